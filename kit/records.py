@@ -142,7 +142,6 @@ class PlanConfig(Record):
     launches: int
     sweeps: int
     max_launches: int
-    max_sweeps: int
     output_tokens: int
     input_tokens: int
     requests: dict[int, int] = Field(description="requests a level sends, by concurrency")

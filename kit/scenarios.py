@@ -185,14 +185,13 @@ class Repetition(StrictModel):
 
     launches: int = Field(default=2, ge=1)
     sweeps: int = Field(default=3, ge=1)
-    max_sweeps: int = Field(default=6, ge=1)
     max_launches: int = Field(default=4, ge=1)
     max_warm_passes: int = Field(default=4, ge=1)
 
     @model_validator(mode="after")
     def _caps(self) -> Repetition:
-        if self.max_sweeps < self.sweeps or self.max_launches < self.launches:
-            raise ValueError("max_sweeps and max_launches must not be below sweeps and launches")
+        if self.max_launches < self.launches:
+            raise ValueError("max_launches must not be below launches")
         return self
 
 

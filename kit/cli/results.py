@@ -1,0 +1,91 @@
+"""``kit check`` and ``kit golden``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from kit import verdict as judging
+from kit.cli.options import json_option, resolve_run
+from kit.golden import golden_for, golden_path, read_golden, to_yaml, write_golden
+from kit.recording import differences, record
+from kit.report.text import print_verdict
+from kit.runfolder import VERDICT, dump, read_run, write_atomic
+
+run_argument = click.argument("run", type=click.Path(file_okay=False, path_type=Path), required=False)
+golden_option = click.option(
+    "--golden", "golden_file", type=click.Path(dir_okay=False, path_type=Path), default=None,
+    help="Golden file to judge against. Default: golden/RIG.yaml.",
+)
+
+
+@click.command()
+@run_argument
+@golden_option
+@json_option
+@click.pass_context
+def check(ctx: click.Context, run: Path | None, golden_file: Path | None, as_json: bool) -> None:
+    """Judge a run folder (the latest by default) against its golden file.
+
+    Example: kit check runs/20261201T101500Z-cpu
+    """
+    folder = resolve_run(run)
+    data = read_run(folder)
+    golden = read_golden(golden_file) if golden_file else golden_for(str(data.manifest.rig["name"]))
+    verdict = judging.judge(data, golden)
+    write_atomic(folder / VERDICT, dump(verdict))
+    if as_json:
+        sys.stdout.buffer.write(dump(verdict))
+    else:
+        print_verdict(verdict, Console())
+    ctx.exit(verdict.exit_code)
+
+
+@click.group("golden")
+def golden_group() -> None:
+    """Record, show and compare golden files."""
+
+
+@golden_group.command("record")
+@run_argument
+@click.option("--note", required=True, help="Provenance in words: machine, conditions.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="Where to write. Default: golden/RIG.yaml.")
+@click.option("--decides", type=click.Choice(["levels", "claims"]), default="levels", show_default=True,
+              help="claims: absolute throughput is only reported (rigs that are many machines).")
+def golden_record(run: Path | None, note: str, out: Path | None, decides: str) -> None:
+    """Write a golden file from a valid run of at least two launches.
+
+    Example: kit golden record runs/RUN --note "idle host, 2 cores"
+    """
+    folder = resolve_run(run)
+    data = read_run(folder)
+    golden = record(data, note, decides=decides)
+    target = out or golden_path(golden.rig)
+    write_golden(golden, target)
+    click.echo(f"wrote {target}")
+
+
+@golden_group.command("show")
+@click.argument("rig")
+def golden_show(rig: str) -> None:
+    """Print the golden file of a rig.
+
+    Example: kit golden show cpu
+    """
+    click.echo(to_yaml(read_golden(golden_path(rig))), nl=False)
+
+
+@golden_group.command("diff")
+@click.argument("a", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("b", type=click.Path(dir_okay=False, path_type=Path))
+def golden_diff(a: Path, b: Path) -> None:
+    """Compare two golden files.
+
+    Example: kit golden diff golden/cpu.yaml /tmp/cpu.yaml
+    """
+    for line in differences(read_golden(a), read_golden(b)):
+        click.echo(line)

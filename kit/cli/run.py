@@ -1,0 +1,279 @@
+"""``kit reproduce``, ``kit bench`` and ``kit serve``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, cast
+
+import click
+from rich.console import Console
+
+from kit import reproduce as pipeline
+from kit import verdict as judging
+from kit.backends.attach import AttachBackend
+from kit.backends.base import Backend
+from kit.backends.process import ProcessBackend
+from kit.cli.options import (
+    Levels,
+    json_option,
+    port_option,
+    resolve_rig,
+    rig_option,
+    scenario_option,
+)
+from kit.errors import KitError
+from kit.golden import Golden, golden_for, read_golden
+from kit.load import self_test
+from kit.report.console import ConsoleObserver, duration
+from kit.report.text import print_verdict
+from kit.runfolder import VERDICT, dump, read_run, write_atomic
+from kit.scenarios import Rig, load_scenario
+
+INTERRUPTED = 130
+
+
+def _backend(name: str, port: int, url: str | None) -> tuple[Backend, str]:
+    if url:
+        return AttachBackend(url), "a URL was given"
+    if name == "attach":
+        raise click.UsageError("--backend attach needs --url")
+    pipeline.require_engine()
+    return ProcessBackend(port=port), "asked for" if name == "process" else "this host runs SGLang itself"
+
+
+def _out_option(command: Callable[..., None]) -> Callable[..., None]:
+    return click.option(
+        "--out", type=click.Path(file_okay=False, path_type=Path), default=None,
+        help="Folder for run folders. Default: runs/ of the project.",
+    )(command)
+
+
+def _finish(folder: Path, golden: Golden | None, console: Console, as_json: bool, quiet: bool) -> int:
+    """Judge the run folder, write verdict.json, print, and return the exit code."""
+    verdict = judging.judge(read_run(folder), golden)
+    write_atomic(folder / VERDICT, dump(verdict))
+    if as_json:
+        sys.stdout.buffer.write(dump(verdict))
+    elif quiet:
+        console.print(f"{verdict.status}  {verdict.headline}", markup=False, highlight=False, soft_wrap=True)
+    else:
+        print_verdict(verdict, console)
+        console.print(f"run folder {folder}", markup=False, highlight=False, soft_wrap=True)
+    return verdict.exit_code
+
+
+def _golden(rig: Rig, path: Path | None) -> Golden | None:
+    return read_golden(path) if path else golden_for(rig.name)
+
+
+@click.command()
+@rig_option
+@scenario_option
+@click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8. Default: the rig's.")
+@click.option("--protocol", type=click.Choice(["published", "steady"]), default=None,
+              help="published: 30 requests a level; steady: more at high C. Default: the rig's.")
+@click.option("--launches", type=click.IntRange(1, 50), default=None, help="Server starts per scenario.")
+@click.option("--sweeps", type=click.IntRange(1, 100), default=None, help="Sweeps per launch.")
+@click.option("--backend", type=click.Choice(["auto", "process", "attach"]), default="auto", show_default=True,
+              help="How the servers are run.")
+@click.option("--url", default=None, help="Measure a server that runs already (backend attach, one scenario).")
+@click.option("--golden", "golden_file", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="Golden file to judge against. Default: golden/RIG.yaml.")
+@click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
+@port_option
+@_out_option
+@click.option("--quiet", is_flag=True, help="Print the verdict line only.")
+@json_option
+@click.pass_context
+def reproduce(
+    ctx: click.Context,
+    rig: str | None,
+    scenarios: tuple[str, ...],
+    levels: list[int] | None,
+    protocol: str | None,
+    launches: int | None,
+    sweeps: int | None,
+    backend: str,
+    url: str | None,
+    golden_file: Path | None,
+    stream: bool,
+    port: int,
+    out: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Serve the scenarios one after another, measure, and give a verdict.
+
+    \b
+    Examples:
+      kit reproduce
+      kit reproduce --rig cpu -s baseline -s spec-v2 --levels 1,4
+    """
+    ctx.exit(
+        _measure_and_judge(
+            rig=rig, scenarios=scenarios or pipeline.CORE, levels=levels, protocol=protocol,
+            launches=launches, sweeps=sweeps, backend=backend, url=url, golden_file=golden_file,
+            stream=stream, port=port, out=out, quiet=quiet, as_json=as_json,
+        )
+    )
+
+
+def _measure_and_judge(
+    *,
+    rig: str | None,
+    scenarios: tuple[str, ...],
+    levels: list[int] | None,
+    protocol: str | None,
+    launches: int | None,
+    sweeps: int | None,
+    backend: str,
+    url: str | None,
+    golden_file: Path | None,
+    stream: bool,
+    port: int,
+    out: Path | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    # With --json only the verdict goes to standard output.
+    console = Console(stderr=as_json)
+    begun = time.monotonic()
+    chosen = resolve_rig(rig)
+    for name in scenarios:
+        load_scenario(name)
+    golden = _golden(chosen, golden_file)
+    server, reason = _backend(backend, port, url)
+    if url and len(set(scenarios)) != 1:
+        raise click.UsageError("a server that runs already serves one scenario: name it with -s")
+    wanted = pipeline.Wanted(
+        scenarios=scenarios, levels=levels, launches=launches, sweeps=sweeps, stream=stream,
+        protocol=cast("Literal['published', 'steady'] | None", protocol),
+    )
+    plan = pipeline.plan_config(chosen, wanted)
+    observer = ConsoleObserver(console, plan.launches, plan.sweeps, quiet=quiet)
+    try:
+        with observer:
+            observer.note(f"rig {chosen.name}: {chosen.title}; backend {server.name} ({reason})")
+            observer.note(
+                f"plan: {', '.join(plan.scenarios)} × {plan.launches} launches × {plan.sweeps} sweeps "
+                f"at C = {', '.join(map(str, plan.levels))}, protocol {plan.protocol}, "
+                f"{plan.output_tokens} output tokens"
+            )
+            if chosen.caveat:
+                observer.note(chosen.caveat)
+            models = pipeline.ensure_pair(chosen, observer.note)
+            folder = pipeline.run(
+                chosen, wanted, server, observer, command=sys.argv, models=models, port=port, out=out,
+                backend_reason=reason, golden=golden,
+                more=lambda path, _launches: judging.needs_more(read_run(path), golden),
+            )
+    except KeyboardInterrupt:
+        return _interrupted(observer)
+    except KitError:
+        if observer.folder:
+            console.print(
+                f"What was measured is kept in {observer.folder}", markup=False, highlight=False, soft_wrap=True
+            )
+        raise
+    code = _finish(folder, golden, console, as_json, quiet)
+    if not quiet:
+        console.print(f"took {duration(time.monotonic() - begun)}", highlight=False)
+    return code
+
+
+def _interrupted(observer: ConsoleObserver) -> int:
+    if observer.folder is None:
+        click.echo("kit: Interrupted before anything was measured.", err=True)
+    else:
+        data = read_run(observer.folder)
+        passes = sum(r.phase == "measure" for r in data.levels)
+        click.echo(
+            f"kit: Interrupted; {passes} measured passes and {len(data.requests)} requests are kept in {observer.folder}\n"
+            f"     Judge them with `kit check {observer.folder}`.",
+            err=True,
+        )
+    return INTERRUPTED
+
+
+@click.command()
+@click.argument("scenario", required=False)
+@rig_option
+@click.option("--url", default=None, help="Measure a server that runs already instead of starting one.")
+@click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8.")
+@click.option("--sweeps", type=click.IntRange(1, 100), default=1, show_default=True)
+@click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
+@click.option("--self-test", "run_self_test", is_flag=True,
+              help="Measure the load client itself against a built-in null server.")
+@port_option
+@_out_option
+@json_option
+@click.pass_context
+def bench(
+    ctx: click.Context,
+    scenario: str | None,
+    rig: str | None,
+    url: str | None,
+    levels: list[int] | None,
+    sweeps: int,
+    stream: bool,
+    run_self_test: bool,
+    port: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure one scenario, once; or the load client itself.
+
+    \b
+    Examples:
+      kit bench spec-v2 --rig cpu --levels 1,4
+      kit bench spec-v2 --rig cpu --url http://127.0.0.1:30000
+      kit bench --self-test
+    """
+    if run_self_test:
+        report = self_test()
+        click.echo(report.text())
+        ctx.exit(0 if report.ok else 3)
+    if scenario is None:
+        raise click.UsageError("name a scenario, or give --self-test")
+    ctx.exit(
+        _measure_and_judge(
+            rig=rig, scenarios=(scenario,), levels=levels, protocol=None, launches=1, sweeps=sweeps,
+            backend="auto", url=url, golden_file=None, stream=stream, port=port, out=out, quiet=False,
+            as_json=as_json,
+        )
+    )
+
+
+@click.command()
+@click.argument("scenario")
+@rig_option
+@port_option
+@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), default=None,
+              help="Where the server's log goes. Default: runs/serve-SCENARIO.log")
+def serve(scenario: str, rig: str | None, port: int, log: Path | None) -> None:
+    """Serve one scenario until Ctrl-C.
+
+    Example: kit serve spec-v2 --rig cpu
+    """
+    pipeline.require_engine()
+    chosen = resolve_rig(rig)
+    loaded = load_scenario(scenario)
+    models = pipeline.ensure_pair(chosen, lambda text: click.echo(text, err=True))
+    command = pipeline.command_for(loaded, chosen, models, port)
+    if log is None:
+        log = pipeline.paths.runs_dir() / f"serve-{scenario}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+    click.echo(f"starting {scenario} on rig {chosen.name}; log {log}", err=True)
+    backend = ProcessBackend(port=port)
+    with backend.serve(command, log, chosen.server.startup_timeout_s) as server:
+        click.echo(f"{scenario} decodes at {server.base_url}; Ctrl-C ends it", err=True)
+        try:
+            while server.alive():
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            click.echo("stopping", err=True)
+            return
+        raise server.why_dead()

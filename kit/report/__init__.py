@@ -1,0 +1,1 @@
+"""What people see: the terminal, tables, the report."""

@@ -1,0 +1,135 @@
+"""A verdict as text: the table and the sentences, for terminals and pull requests."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from kit.verdict.model import ClaimVerdict, Interval, LevelVerdict, Verdict
+
+BAR_WIDTH = 12
+BLOCKS = " ▏▎▍▌▋▊▉█"
+STYLES = {
+    "REPRODUCED": "bold green",
+    "FASTER": "bold yellow",
+    "SLOWER": "bold red",
+    "INCONCLUSIVE": "bold yellow",
+    "NOT COMPARABLE": "bold yellow",
+    "INVALID": "bold red",
+}
+
+
+def bar(value: float, most: float, width: int = BAR_WIDTH) -> str:
+    """Return a horizontal bar of ``value`` in eighths of a character, ``width`` for ``most``."""
+    if most <= 0:
+        return ""
+    eighths = max(0, min(width * 8, round(value / most * width * 8)))
+    return "█" * (eighths // 8) + (BLOCKS[eighths % 8] if eighths % 8 else "")
+
+
+def interval(value: Interval | None, digits: int = 2) -> str:
+    """Return ``1.02 [1.00, 1.04]``, or a dash."""
+    if value is None:
+        return "–"
+    if value.low is None or value.high is None:
+        return f"{value.value:.{digits}f}"
+    return f"{value.value:.{digits}f} [{value.low:.{digits}f}, {value.high:.{digits}f}]"
+
+
+def accept(level: LevelVerdict) -> str:
+    """Return ``2.71 / 2.72`` (measured / planned), or a dash."""
+    if level.accept_length is None:
+        return "–"
+    planned = level.planned_accept_length
+    return f"{level.accept_length:.2f}" + (f" / {planned:.2f}" if planned else "")
+
+
+def level_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the table's rows: scenario, C, tok/s with CI, bar, accept, step ms, in flight, ratio, verdict."""
+    most = max((level.tok_s.value for level in verdict.levels), default=0.0)
+    rows = []
+    for level in verdict.levels:
+        step = "–" if level.step_time_s is None else f"{level.step_time_s * 1e3:.1f}"
+        tolerance = "" if level.tolerance is None else f" ±{level.tolerance:.0%}"
+        rows.append(
+            [
+                level.scenario,
+                f"{level.level}{'*' if level.replicate else ''}",
+                interval(level.tok_s, 1),
+                bar(level.tok_s.value, most),
+                accept(level),
+                step,
+                f"{level.effective_concurrency:.1f}",
+                interval(level.ratio, 3) + (tolerance if level.ratio else ""),
+                "" if level.status == "NO REFERENCE" else level.status,
+            ]
+        )
+    return rows
+
+
+COLUMNS = [
+    "scenario", "C", "tok/s [95 % CI]", "", "accept / planned", "step ms", "in flight",
+    "ratio to golden", "verdict",
+]
+
+
+def claim_line(claim: ClaimVerdict) -> str:
+    """Return one claim as a sentence with its figures."""
+    bounds = []
+    if claim.at_least is not None:
+        bounds.append(f"at least {claim.at_least:g}")
+    if claim.at_most is not None:
+        bounds.append(f"at most {claim.at_most:g}")
+    where = ", ".join(map(str, claim.levels))
+    golden = "" if claim.golden_ratio is None else f", golden {claim.golden_ratio:.3f}"
+    if claim.ratio is None:
+        return f"{claim.status.upper():<24} {claim.text}: not measured"
+    return (
+        f"{claim.status.upper():<24} {claim.text}: {claim.numerator}/{claim.denominator} at C={where} is "
+        f"{claim.ratio.text()} ({' and '.join(bounds)} ±{claim.tolerance:.0%}{golden})"
+    )
+
+
+def print_verdict(verdict: Verdict, console: Console) -> None:
+    """Print table, claims, findings and, last, the verdict itself."""
+    if verdict.levels:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in COLUMNS:
+            numeric = column in ("C", "step ms", "in flight")
+            table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+        for row in level_rows(verdict):
+            table.add_row(*row)
+        if console.is_terminal:
+            console.print(table)
+        else:
+            # A pipe has no width: never cut or wrap what may be read by a program or a colleague.
+            wide = Console(file=console.file, width=200, no_color=True)
+            wide.print(table)
+        if any(level.replicate for level in verdict.levels):
+            console.print("* replicates of one experiment: 30 requests a level, so at most 30 in flight")
+
+    def say(text: str, style: str = "") -> None:
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    if verdict.claims:
+        say("")
+        say("Claims", "bold")
+        for claim in verdict.claims:
+            say(f"  {claim_line(claim)}")
+            for level, ratio in claim.per_level.items():
+                say(f"      C={level}: {ratio.text()}")
+    for cause in verdict.causes:
+        say(f"Cause  {cause.text}")
+    if verdict.findings:
+        say("")
+        say("Findings", "bold")
+        for finding in verdict.findings:
+            say(f"  {finding.severity.upper()} [{finding.id}] {finding.seen}")
+            say(f"      {finding.why}")
+            say(f"      {finding.remedy}")
+    if verdict.caveat:
+        say("")
+        say(verdict.caveat)
+    say("")
+    say(verdict.comparable)
+    say(f"{verdict.status}  {verdict.headline}", STYLES[verdict.status])

@@ -1,0 +1,275 @@
+"""The pipeline behind ``kit reproduce``: resolve → pair → measure → judge. It prints nothing.
+
+Each step takes what the one before made; the command line, compose and tests call the same functions.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import kit
+from kit import fingerprint, patches, paths
+from kit.backends.base import Backend
+from kit.errors import UserError
+from kit.golden import Golden
+from kit.measure import Measurement, Observer, measure
+from kit.planted import PairSpec, Plan, make_pair
+from kit.prompts import PromptSource, tokenize_chat
+from kit.records import Manifest, PlanConfig, RunStatus
+from kit.runfolder import RunFolder, read_run
+from kit.scenarios import (
+    ModelPaths,
+    PlantedPairConfig,
+    Rig,
+    Scenario,
+    ServerCommand,
+    load_scenario,
+    model_paths,
+    server_command,
+)
+from kit.schedule import Clock
+from kit.sglang_plugin import cpu_environment, cpu_server_args
+
+CORE = ("baseline", "spec-v1", "spec-v2")
+DEFAULT_PORT = 30000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asked for; None means the rig's own."""
+
+    scenarios: Sequence[str] = CORE
+    levels: Sequence[int] | None = None
+    protocol: Literal["published", "steady"] | None = None
+    launches: int | None = None
+    sweeps: int | None = None
+    max_launches: int | None = None
+    output_tokens: int | None = None
+    stream: bool = False
+
+
+def pair_spec(rig: Rig) -> PairSpec | None:
+    """Return the spec of the rig's planted pair, None for real weights."""
+    if not isinstance(rig.pair, PlantedPairConfig):
+        return None
+    return PairSpec(**rig.pair.model_dump(exclude={"kind"}))
+
+
+def planted_dir(rig: Rig) -> Path:
+    """Return where the rig's planted pair lies."""
+    return paths.pairs_dir() / rig.name
+
+
+def plan_config(rig: Rig, wanted: Wanted) -> PlanConfig:
+    """Resolve what to measure.
+
+    Raises:
+        UserError: a level is above the rig's limit of running requests, or a count is not positive.
+    """
+    levels = sorted(set(wanted.levels or rig.load.levels))
+    if levels[0] < 1 or levels[-1] > rig.max_running_requests:
+        raise UserError(
+            f"Levels must lie between 1 and the rig's max_running_requests ({rig.max_running_requests}).",
+            "Choose other --levels, or raise max_running_requests in the rig file.",
+        )
+    protocol = wanted.protocol or rig.load.protocol
+    launches = wanted.launches or rig.repetition.launches
+    given = wanted.max_launches or (
+        launches if wanted.launches else max(launches, rig.repetition.max_launches)
+    )
+    return PlanConfig(
+        scenarios=list(dict.fromkeys(wanted.scenarios)),
+        levels=levels,
+        protocol=protocol,
+        launches=launches,
+        sweeps=wanted.sweeps or rig.repetition.sweeps,
+        max_launches=max(given, launches),
+        output_tokens=wanted.output_tokens or rig.load.output_tokens,
+        input_tokens=rig.load.input_tokens,
+        requests={level: rig.load.requests_at(level, protocol) for level in levels},
+    )
+
+
+def ensure_pair(rig: Rig, progress: Callable[[str], None] | None = None) -> ModelPaths:
+    """Make the rig's planted pair if it has one and it is not there yet; return where the models lie.
+
+    Raises:
+        UserError: no space, or a real model's path is missing.
+    """
+    spec = pair_spec(rig)
+    folder = planted_dir(rig)
+    if spec is not None:
+        device = "cpu" if rig.match.gpu is None else "cuda"
+        make_pair(spec, folder, device=device, progress=progress)
+    return model_paths(rig, folder)
+
+
+def command_for(scenario: Scenario, rig: Rig, models: ModelPaths, port: int, host: str = "127.0.0.1") -> ServerCommand:
+    """Return the server's command, with what the CPU plug-in needs where the rig uses it."""
+    command = server_command(scenario, rig, models, host=host, port=port)
+    if not rig.server.cpu_plugin:
+        return command
+    return command.model_copy(
+        update={
+            "argv": [*command.argv, *cpu_server_args()],
+            "env": {**cpu_environment(), **command.env},
+        }
+    )
+
+
+def git_commit(root: Path) -> str | None:
+    """Return the checkout's commit with ``+dirty`` if files differ, None outside a checkout."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.strip()
+        dirty = subprocess.run(
+            ["git", "status", "--porcelain", "--untracked-files=no"],
+            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return f"{commit}+dirty" if dirty else commit
+
+
+def require_engine() -> None:
+    """Refuse to go on without SGLang.
+
+    Raises:
+        UserError: it is not installed beside the kit.
+    """
+    if importlib.util.find_spec("sglang") is None:
+        raise UserError(
+            "SGLang is not installed in this Python.",
+            "Run `make setup` and use .venv/bin/kit, or choose --backend attach.",
+        )
+
+
+def _manifest(
+    folder: RunFolder,
+    command: Sequence[str],
+    rig: Rig,
+    scenarios: dict[str, Scenario],
+    commands: dict[str, ServerCommand],
+    plan: PlanConfig,
+    backend: Backend,
+    backend_reason: str,
+    models: ModelPaths,
+) -> Manifest:
+    print_ = fingerprint.collect()
+    spec = pair_spec(rig)
+    pair: dict[str, Any] = (
+        {"kind": "planted", **spec.model_dump(mode="json")} if spec else {"kind": "paths"}
+    )
+    if models.plan_dir is None:
+        pair |= {"target": Path(models.target).name, "draft": Path(models.draft).name}
+    return Manifest(
+        run_id=folder.path.name,
+        kit_version=kit.__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=list(command),
+        status="running",
+        rig=rig.model_dump(mode="json", by_alias=True),
+        scenarios={
+            name: {
+                **scenarios[name].model_dump(mode="json", by_alias=True),
+                "argv": commands[name].argv,
+                "env": commands[name].env,
+            }
+            for name in scenarios
+        },
+        plan=plan,
+        backend=backend.name,
+        backend_reason=backend_reason,
+        pair=pair,
+        fingerprint=print_.model_dump(mode="json"),
+        fingerprint_hash=print_.hash,
+        patches=[state.as_dict() for state in patches.live()],
+        git_commit=git_commit(paths.project_root()),
+        lock=os.environ.get("KIT_LOCK_NAME"),
+        caveat=rig.caveat,
+    )
+
+
+def run(
+    rig: Rig,
+    wanted: Wanted,
+    backend: Backend,
+    observer: Observer,
+    *,
+    command: Sequence[str],
+    models: ModelPaths,
+    port: int = DEFAULT_PORT,
+    out: Path | None = None,
+    backend_reason: str = "",
+    golden: Golden | None = None,
+    more: Callable[[Path, int], bool] | None = None,
+) -> Path:
+    """Measure and return the run folder. Its status says whether everything was measured.
+
+    Raises:
+        UserError: bad input, port taken, disk full.
+        KeyboardInterrupt: interrupted; the run folder says so and keeps what was measured.
+    """
+    plan = plan_config(rig, wanted)
+    scenarios = {name: load_scenario(name) for name in plan.scenarios}
+    commands = {
+        name: command_for(scenario, rig, models, port) for name, scenario in scenarios.items()
+    }
+    pair_plan = None
+    if models.plan_dir is not None:
+        pair_plan = Plan.load(Path(models.plan_dir))
+        prompts = PromptSource.planted(pair_plan, plan.input_tokens)
+    else:
+        prompts = PromptSource.chat(tokenize_chat(models.target))
+    known = {
+        s: {c: r.value for c, r in levels.items()}
+        for s, levels in (golden.throughput if golden else {}).items()
+    }
+    with RunFolder.create(out or paths.runs_dir(), rig.name) as folder:
+        manifest = _manifest(
+            folder, command, rig, scenarios, commands, plan, backend, backend_reason, models
+        )
+        folder.write_manifest(manifest)
+        observer.opened(folder.path)
+        status: RunStatus = "failed"
+        detail = "an unexpected error"
+        try:
+            measure(
+                Measurement(
+                    plan=plan,
+                    rig=rig,
+                    scenarios=scenarios,
+                    commands=commands,
+                    backend=backend,
+                    folder=folder,
+                    prompts=prompts,
+                    observer=observer,
+                    clock=Clock(plan, known),
+                    pair_plan=pair_plan,
+                    more=(lambda n: more(folder.path, n)) if more else (lambda _: False),
+                    stream=wanted.stream,
+                )
+            )
+            failures = read_run(folder.path).failures
+            status = "failed" if failures else "complete"
+            detail = failures[0].sentence if failures else ""
+        except KeyboardInterrupt:
+            status, detail = "interrupted", "interrupted by the user"
+            raise
+        except Exception as error:
+            detail = str(error).split("\n")[0]
+            raise
+        finally:
+            folder.write_manifest(
+                manifest.model_copy(update={"status": status, "status_detail": detail})
+            )
+        return folder.path

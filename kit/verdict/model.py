@@ -1,0 +1,128 @@
+"""The types of a verdict: findings, levels, claims, cause. They are what ``verdict.json`` holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Status = Literal[
+    "REPRODUCED", "FASTER", "SLOWER", "INCONCLUSIVE", "NOT COMPARABLE", "INVALID"
+]
+Severity = Literal["invalid", "warning", "note"]
+LevelStatus = Literal["REPRODUCED", "FASTER", "SLOWER", "INCONCLUSIVE", "NO REFERENCE"]
+ClaimStatus = Literal["holds", "holds within tolerance", "refuted", "open", "not measured"]
+
+EXIT_CODES: dict[Status, int] = {
+    "REPRODUCED": 0,
+    "FASTER": 1,
+    "SLOWER": 1,
+    "INVALID": 3,
+    "INCONCLUSIVE": 4,
+    "NOT COMPARABLE": 5,
+}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Interval(_Frozen):
+    """A value with its confidence interval; ``low`` and ``high`` are None when one pass cannot give one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+    confidence: float = 0.95
+    n: int = 1
+
+    def text(self, digits: int = 3) -> str:
+        """Return ``1.021 [1.004, 1.038]``, or ``1.021 (one pass, no interval)``."""
+        if self.low is None or self.high is None:
+            return f"{self.value:.{digits}f} (no interval from {self.n} launch)"
+        return f"{self.value:.{digits}f} [{self.low:.{digits}f}, {self.high:.{digits}f}]"
+
+
+class Finding(_Frozen):
+    """Something that was seen, why it matters, and what to do. ``id`` is stable and documented."""
+
+    id: str
+    severity: Severity
+    seen: str
+    why: str
+    remedy: str
+    scenario: str | None = None
+    level: int | None = None
+
+
+class LevelVerdict(_Frozen):
+    """One scenario at one level against golden. Throughput in output tokens per second."""
+
+    scenario: str
+    level: int
+    launches: int
+    passes: int
+    tok_s: Interval
+    accept_length: float | None
+    planned_accept_length: float | None
+    effective_concurrency: float
+    step_time_s: float | None
+    reference: float | None
+    ratio: Interval | None
+    tolerance: float | None
+    status: LevelStatus
+    replicate: bool = False
+
+
+class ClaimVerdict(_Frozen):
+    """A claim of shape: the ratio of two scenarios within this run, against its bound."""
+
+    id: str
+    text: str
+    numerator: str
+    denominator: str
+    levels: list[int]
+    ratio: Interval | None
+    at_least: float | None
+    at_most: float | None
+    tolerance: float
+    golden_ratio: float | None
+    status: ClaimStatus
+    per_level: dict[int, Interval] = {}
+
+
+class FactorChange(_Frozen):
+    """One factor of throughput against golden: 1.0 is unchanged."""
+
+    factor: Literal["effective concurrency", "accept length", "step time"]
+    ratio: Interval
+    moved: bool
+
+
+class Cause(_Frozen):
+    """Which factor moved a level away from golden, in words and figures."""
+
+    scenario: str
+    level: int
+    text: str
+    factors: list[FactorChange]
+    product_error: float
+
+
+class Verdict(_Frozen):
+    """The answer, with everything that led to it."""
+
+    schema_version: int = 1
+    status: Status
+    exit_code: int
+    headline: str
+    run_id: str
+    rig: str
+    golden_source: str | None
+    decided_by: Literal["levels", "claims"]
+    comparable: str
+    caveat: str
+    findings: list[Finding]
+    levels: list[LevelVerdict]
+    claims: list[ClaimVerdict]
+    causes: list[Cause]

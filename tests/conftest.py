@@ -1,0 +1,52 @@
+"""Shared fixtures: a free port, the stub server's command, a scratch project."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kit.scenarios import ServerCommand
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+@pytest.fixture
+def stub_command(free_port: int) -> Callable[..., ServerCommand]:
+    """Return a function that gives the stub's command; keyword ``mode`` breaks one thing."""
+
+    def make(**options: object) -> ServerCommand:
+        argv = [str(ROOT / "tests" / "stub_server.py"), "--port", str(free_port)]
+        for name, value in options.items():
+            argv += [f"--{name.replace('_', '-')}", str(value)]
+        return ServerCommand(scenario="baseline", rig="cpu", argv=argv, env={})
+
+    return make
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project's data with run and pair folders of its own."""
+    root = tmp_path / "project"
+    shutil.copytree(ROOT / "scenarios", root / "scenarios")
+    shutil.copytree(ROOT / "golden", root / "golden")
+    monkeypatch.setenv("KIT_HOME", str(root))
+    monkeypatch.setenv("KIT_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("KIT_PAIRS", str(tmp_path / "pairs"))
+    return root
+
+
+@pytest.fixture(scope="session")
+def python() -> str:
+    return sys.executable
