@@ -1,0 +1,62 @@
+"""Commands of the set-up, their messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from kit.errors import UserError
+from kit.setup_env import build
+from kit.setup_env.console import Runner, StepFailed, error
+from kit.setup_env.lockfiles import make_locks
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+USAGE = "usage: python3 -m kit.setup_env [setup | lock]"
+
+
+def lock(root: Path) -> None:
+    """Make every lock anew.
+
+    Raises:
+        UserError: the resolve failed.
+    """
+    site = build.Site(root)
+    site.cache.mkdir(parents=True, exist_ok=True)
+    runner = Runner(root, site.cache / "lock.log", os.environ)
+    uv = build.prepare_uv(site, runner, os.environ, resolving=True)
+    try:
+        make_locks(root, uv.path, runner)
+    except StepFailed as failed:
+        raise UserError(f"The resolve failed:\n{failed.tail}\n", "Mend locks/*.in or pyproject.toml.") from None
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command.
+
+    Returns:
+        0 done, 2 something that the user can mend, 130 interrupted.
+    """
+    command = arguments[0] if arguments else "setup"
+    if len(arguments) > 1 or command not in ("setup", "lock"):
+        error(USAGE)
+        return 2
+    try:
+        if command == "lock":
+            lock(ROOT)
+        else:
+            build.set_up(ROOT, os.environ)
+    except UserError as failed:
+        error(f"{failed.sentence}\n{failed.remedy}" if failed.remedy else failed.sentence)
+        return failed.exit_code
+    except KeyboardInterrupt:
+        error("Set-up interrupted. The next run starts it again; what was fetched is kept.")
+        return 130
+    except OSError as failed:
+        error(f"Set-up failed: {failed.strerror or failed} ({failed.filename}). Mend that, then run it again.")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

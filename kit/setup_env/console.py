@@ -1,0 +1,131 @@
+"""Running the installers: a line per step, a sign of life in long ones, the tool's last words when it fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+HEARTBEAT_S = 15.0
+
+
+def say(text: str) -> None:
+    """Print a line at once (make's output is often a pipe)."""
+    print(text, flush=True)
+
+
+class StepFailed(Exception):
+    """An installer ended with an error.
+
+    Args:
+        command: What ran.
+        code: Its exit status.
+        tail: Its last lines.
+    """
+
+    def __init__(self, command: Sequence[str], code: int, tail: str) -> None:
+        super().__init__(f"{Path(command[0]).name} ended with status {code}")
+        self.tail = tail
+        self.code = code
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether the installer ran out of space."""
+        return "No space left on device" in self.tail or "os error 28" in self.tail
+
+
+class Runner:
+    """Runs commands with their output in a log file.
+
+    Args:
+        root: Working directory, the checkout.
+        log: File that all output is appended to.
+        environ: Environment of the commands.
+    """
+
+    def __init__(self, root: Path, log: Path, environ: Mapping[str, str]) -> None:
+        self.root = root
+        self.log = log
+        self.environ = dict(environ)
+
+    def run(self, what: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> float:
+        """Run one command to its end.
+
+        Args:
+            what: Name of the step for the reader.
+            command: Program and arguments.
+            extra: Variables on top of the runner's environment.
+
+        Returns:
+            Seconds it took.
+
+        Raises:
+            StepFailed: it ended with another status than 0.
+        """
+        started = time.monotonic()
+        # The command line goes to the log without its environment: an index URL there may hold a password.
+        with self.log.open("a", encoding="utf-8") as log:
+            log.write(f"$ {' '.join(command)}\n")
+            log.flush()
+            before = self.log.stat().st_size
+            process = subprocess.Popen(
+                list(command),
+                cwd=self.root,
+                env={**self.environ, **(extra or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                while True:
+                    try:
+                        code = process.wait(timeout=HEARTBEAT_S)
+                        break
+                    except subprocess.TimeoutExpired:
+                        say(f"  … {what}, {time.monotonic() - started:.0f} s")
+            except BaseException:
+                stop(process)
+                raise
+        if code != 0:
+            raise StepFailed(command, code, tail(self.log, before))
+        return time.monotonic() - started
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a child that an interrupt left running: ask, then kill."""
+    process.terminate()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def tail(log: Path, start: int, lines: int = 12) -> str:
+    """Return the last lines of ``log`` behind byte ``start``."""
+    with log.open("rb") as handle:
+        handle.seek(start)
+        text = handle.read().decode("utf-8", errors="replace")
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def error(text: str) -> None:
+    """Print to stderr."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def folder_size(path: Path) -> int:
+    """Return the bytes that a folder occupies on disk, hard-linked files counted once."""
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    for base, _, names in os.walk(path):
+        for name in names:
+            status = (Path(base) / name).lstat()
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                total += status.st_blocks * 512
+    return total
