@@ -1,4 +1,4 @@
-"""Judge levels against golden and claims against their bounds. Pure."""
+"""Judge levels against golden. Pure."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from statistics import fmean
 
 from kit import stats
-from kit.golden import Claim, Golden
+from kit.golden import Golden
 from kit.records import LevelRecord, RunData
-from kit.verdict.model import ClaimStatus, ClaimVerdict, Interval, LevelStatus, LevelVerdict
+from kit.verdict.model import Interval, LevelStatus, LevelVerdict
 
 Groups = list[list[float]]
 

@@ -1,0 +1,178 @@
+"""From a run and a golden file to a verdict. Pure: no I/O, no clock, no randomness beyond fixed seeds.
+
+Order: INVALID → NOT COMPARABLE → REPRODUCED / FASTER / SLOWER / INCONCLUSIVE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kit import stats
+from kit.golden import Golden
+from kit.records import RunData
+from kit.verdict.cause import find_cause, product_findings
+from kit.verdict.claims import judge_claim
+from kit.verdict.comparable import comparability
+from kit.verdict.guards import all_findings
+from kit.verdict.levels import judge_level, replicate_groups, tok_s_groups
+from kit.verdict.model import (
+    EXIT_CODES,
+    ClaimVerdict,
+    Finding,
+    LevelVerdict,
+    Status,
+    Verdict,
+)
+
+__all__ = ["Verdict", "judge", "needs_more"]
+
+SEVERITY_ORDER = {"invalid": 0, "warning": 1, "note": 2}
+
+
+def _levels(run: RunData, golden: Golden | None) -> list[LevelVerdict]:
+    found = (
+        judge_level(run, golden, scenario, level)
+        for scenario in run.scenarios()
+        for level in run.manifest.plan.levels
+    )
+    return [level for level in found if level]
+
+
+def _count(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def _from_levels(levels: Sequence[LevelVerdict], claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
+    """Judge by levels and claims; replicates of one experiment do not count twice."""
+    judged = [v for v in levels if v.status != "NO REFERENCE" and not v.replicate]
+    refuted = [c for c in claims if c.status == "refuted"]
+    open_claims = [c for c in claims if c.status == "open"]
+    slower = [v for v in judged if v.status == "SLOWER"]
+    faster = [v for v in judged if v.status == "FASTER"]
+    unsure = [v for v in judged if v.status == "INCONCLUSIVE"]
+
+    def where(found: Sequence[LevelVerdict]) -> str:
+        return ", ".join(
+            f"{v.scenario} at C={v.level} ({v.ratio.text()} of golden)" for v in found[:4] if v.ratio
+        )
+
+    if not judged and not claims:
+        return "INCONCLUSIVE", "nothing that was measured has a reference"
+    if slower:
+        return "SLOWER", where(slower)
+    if faster:
+        return "FASTER", where(faster)
+    if refuted:
+        return _claim_side(refuted), "; ".join(_claim_text(c) for c in refuted)
+    if unsure or open_claims:
+        parts = [where(unsure)] if unsure else []
+        parts += [_claim_text(c) for c in open_claims]
+        return "INCONCLUSIVE", "too noisy to tell: " + "; ".join(parts)
+    held = [c for c in claims if c.status != "not measured"]
+    return (
+        "REPRODUCED",
+        f"{_count(len(judged), 'level')} within tolerance of golden, {_count(len(held), 'claim')} of "
+        f"{len(claims)} hold" + _not_measured(claims),
+    )
+
+
+def _claim_text(claim: ClaimVerdict) -> str:
+    ratio = claim.ratio.text() if claim.ratio else "not measured"
+    return f"{claim.text}: {ratio}"
+
+
+def _not_measured(claims: Sequence[ClaimVerdict]) -> str:
+    missing = sum(c.status == "not measured" for c in claims)
+    return f" ({_count(missing, 'claim')} not measured)" if missing else ""
+
+
+def _claim_side(refuted: Sequence[ClaimVerdict]) -> Status:
+    """A ratio below its bound is SLOWER; one above an upper bound is FASTER."""
+    low = [c for c in refuted if c.ratio and c.at_least is not None and c.ratio.value < c.at_least]
+    return "SLOWER" if low else "FASTER"
+
+
+def _from_claims(claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
+    judged = [c for c in claims if c.status != "not measured"]
+    refuted = [c for c in judged if c.status == "refuted"]
+    still_open = [c for c in judged if c.status == "open"]
+    if not judged:
+        return "INCONCLUSIVE", "none of the claims was measured; outputs and acceptance were as they must be"
+    if refuted:
+        return _claim_side(refuted), "; ".join(_claim_text(c) for c in refuted)
+    if still_open:
+        return "INCONCLUSIVE", "too noisy to tell: " + "; ".join(_claim_text(c) for c in still_open)
+    return (
+        "REPRODUCED",
+        f"{len(judged)} of {_count(len(claims), 'claim')} hold; every output and accept length as it must be"
+        + _not_measured(claims),
+    )
+
+
+def judge(run: RunData, golden: Golden | None) -> Verdict:
+    """Return the verdict of a run.
+
+    Args:
+        run: What was measured.
+        golden: The rig's golden file, None if there is none.
+    """
+    findings: list[Finding] = [*all_findings(run, golden), *product_findings(run)]
+    levels = _levels(run, golden)
+    claims = [judge_claim(run, claim, golden) for claim in golden.claims] if golden else []
+    comparable = comparability(run, golden)
+    invalid = [f for f in findings if f.severity == "invalid"]
+    decided_by = golden.decides if golden else "claims"
+    status: Status
+    if invalid:
+        status = "INVALID"
+        headline = invalid[0].seen
+        if len(invalid) > 1:
+            headline += f" (and {len(invalid) - 1} more)"
+    elif golden is None:
+        status = "NOT COMPARABLE"
+        headline = f"there is no golden file for the rig {run.manifest.rig['name']}; outputs and acceptance were as they must be"
+    elif decided_by == "claims":
+        status, headline = _from_claims(claims)
+    elif not comparable.same:
+        shape, text = _from_claims(claims)
+        status = "NOT COMPARABLE"
+        headline = f"this machine is another than golden's; of the claims: {shape}, {text}"
+    else:
+        status, headline = _from_levels(levels, claims)
+    causes = []
+    if golden and comparable.same and not invalid:
+        moved = [v for v in levels if v.status in ("SLOWER", "FASTER")]
+        causes = [c for v in moved if (c := find_cause(run, golden, v))]
+    return Verdict(
+        status=status,
+        exit_code=EXIT_CODES[status],
+        headline=headline,
+        run_id=run.manifest.run_id,
+        rig=str(run.manifest.rig["name"]),
+        golden_source=golden.source if golden else None,
+        decided_by=decided_by,
+        comparable=comparable.text,
+        caveat=run.manifest.caveat,
+        findings=sorted(findings, key=lambda f: SEVERITY_ORDER[f.severity]),
+        levels=levels,
+        claims=claims,
+        causes=causes,
+    )
+
+
+def needs_more(run: RunData, golden: Golden | None) -> bool:
+    """Return whether another launch would help: valid so far, and a deciding interval still too wide.
+
+    The rule is that of the plan: go on until the half-width of each deciding ratio is under half its tolerance.
+    """
+    if golden is None or any(f.severity == "invalid" for f in all_findings(run, golden)):
+        return False
+    for claim in golden.claims:
+        verdict = judge_claim(run, claim, golden)
+        if verdict.status == "open":
+            return True
+    if golden.decides == "claims" or not comparability(run, golden).same:
+        return False
+    return any(
+        v.status == "INCONCLUSIVE" and not v.replicate for v in _levels(run, golden)
+    )
