@@ -8,7 +8,10 @@ import subprocess
 import sys
 
 SUPPORTED = ((3, 11), (3, 12))
-REMEDY = "Install one (Debian 12: apt-get install python3), or name one with `make PYTHON=/path/to/python3.11`."
+REMEDY = (
+    "Install one (Debian 12: apt-get install python3), "
+    "or name one with `make PYTHON=/path/to/python3.11`."
+)
 
 
 def other_python() -> str | None:
@@ -30,7 +33,8 @@ def main() -> int:
         found = other_python()
         if found is None:
             have = ".".join(str(part) for part in sys.version_info[:3])
-            print(f"Set-up needs Python 3.11 or 3.12, and this is {have}. {REMEDY}", file=sys.stderr)
+            error = f"Set-up needs Python 3.11 or 3.12, and this is {have}.\n{REMEDY}"
+            print(error, file=sys.stderr)
             return 2
         os.execv(found, [found, "-m", "kit.setup_env", *sys.argv[1:]])
     # Imported only now: an older Python could not even read these.

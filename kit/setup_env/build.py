@@ -1,7 +1,7 @@
-"""Making ``.venv``: the installer, the environment, torch, the lock, the kit itself, the stamp, in this order.
+"""Making ``.venv``: uv, the environment, torch, the lock, the kit itself, the stamp, in this order.
 
-The environment grows in ``.venv.tmp`` and takes its place at the very end, so an interrupted set-up leaves the old
-one usable and the next one starts clean; packages already fetched lie in uv's cache.
+The environment grows in ``.venv.tmp`` and takes its place at the very end, so an interrupted set-up
+leaves the old one usable and the next one starts clean; what was fetched lies in uv's cache.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kit.errors import UserError
 from kit.setup_env import bootstrap, choose, pipconfig, stamp
-from kit.setup_env.console import Runner, StepFailed, folder_size, say
+from kit.setup_env.console import Runner, StepError, folder_size, say
 from kit.setup_env.lockfiles import tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 # How the CPU export gets torch, in the order of preference; KIT_TORCH names one to use it alone.
 TORCH_WAYS = ("wheel", "backend", "cuda")
@@ -30,7 +33,16 @@ TORCH_WORDS = {
     "cuda": "CUDA build with the libraries it loads (no CPU build within reach)",
 }
 # uv's index for CPU builds may be out of reach; find out soon instead of retrying for minutes.
-BACKEND_LIMITS = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "0"}
+BACKEND_LIMITS = {
+    "UV_HTTP_CONNECT_TIMEOUT": "5",
+    "UV_HTTP_TIMEOUT": "20",
+    "UV_HTTP_RETRIES": "0",
+}
+# Free space to ask for before starting, in bytes: the measured sizes of docs/setup.md and the cache
+# beside them, which lies on the same disk as a rule.
+NEEDED_SPACE = {"cpu": 3 * 10**9, "cuda13": 20 * 10**9}
+# What may point uv at another environment than the one that is being made.
+MISLEADING = ("VIRTUAL_ENV", "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT", "UV_PYTHON")
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,9 @@ class Site:
         return self.root / ".cache/setup"
 
     def lock(self, kind: str) -> Path:
-        """The main lock of a kind (``cpu``, ``cuda13``, ``cpu-torch``, ``cpu-torch-cuda``) for this Python."""
-        return self.root / f"locks/{kind}-{tag(f'{sys.version_info[0]}.{sys.version_info[1]}')}.txt"
+        """The lock of a kind (``cpu``, ``cuda13``, ``cpu-torch`` …) for this Python."""
+        python = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        return self.root / f"locks/{kind}-{tag(python)}.txt"
 
     def locks(self, kind: str) -> list[Path]:
         """Every file that a set-up of this kind may install from."""
@@ -59,8 +72,21 @@ class Site:
         return [self.lock(each) for each in kinds]
 
 
+@dataclass(frozen=True)
+class Uv:
+    """The pinned uv and what pip's configuration says for it.
+
+    Attributes:
+        path: The executable.
+        no_index: pip was told to use ``find-links`` only.
+    """
+
+    path: Path
+    no_index: bool
+
+
 def interpreter() -> str:
-    """Return the interpreter outside any virtual environment: a new one must not rest on an old one."""
+    """Return the interpreter outside any virtual environment, which a new one must rest on."""
     return os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
 
@@ -74,7 +100,8 @@ def torch_ways(environ: Mapping[str, str]) -> tuple[str, ...]:
     if not asked:
         return TORCH_WAYS
     if asked not in TORCH_WAYS:
-        raise UserError(f"KIT_TORCH={asked} is no way to get torch.", f"Use one of {', '.join(TORCH_WAYS)}.")
+        remedy = f"Use one of {', '.join(TORCH_WAYS)}."
+        raise UserError(f"KIT_TORCH={asked} is no way to get torch.", remedy)
     return (asked,)
 
 
@@ -96,12 +123,27 @@ def check_space(root: Path, kind: str) -> None:
     Raises:
         UserError: too little space.
     """
-    need, free = choose.NEEDED_SPACE[kind], shutil.disk_usage(root).free
+    need, free = NEEDED_SPACE[kind], shutil.disk_usage(root).free
     if free < need:
         raise UserError(
-            f"Set-up of the {kind} lock needs {need / 1e9:.0f} GB of disk space, and {root} has {free / 1e9:.1f} GB.",
+            f"Set-up from the {kind} lock needs {need / 1e9:.0f} GB of disk space, "
+            f"and {root} has {free / 1e9:.1f} GB.",
             "Free some space, or clone to another disk.",
         )
+
+
+def prepare_uv(
+    site: Site, runner: Runner, environ: Mapping[str, str], *, resolving: bool = False
+) -> Uv:
+    """Get uv and hand it the user's pip configuration through ``runner``'s environment."""
+    path, pip = bootstrap.ensure_uv(site.root, site.cache, runner)
+    options = pipconfig.parse_config_list(
+        bootstrap.pip_config(pip, site.cache, runner, environ),
+    )
+    runner.environ.update(pipconfig.uv_environment(options, environ, resolving=resolving))
+    for name in MISLEADING:
+        runner.environ.pop(name, None)
+    return Uv(path, pipconfig.no_index(options))
 
 
 class Build:
@@ -113,7 +155,9 @@ class Build:
         environ: The user's environment.
     """
 
-    def __init__(self, site: Site, choice: choose.Choice, environ: Mapping[str, str]) -> None:
+    def __init__(  # noqa: D107
+        self, site: Site, choice: choose.Choice, environ: Mapping[str, str]
+    ) -> None:
         self.site = site
         self.choice = choice
         self.environ = environ
@@ -122,11 +166,6 @@ class Build:
         self.install: list[str] = []
         self.step = 0
         self.steps = 5 if choice.kind == "cpu" else 4
-
-    def tell(self, text: str) -> None:
-        """Announce the next step."""
-        self.step += 1
-        say(f"  [{self.step}/{self.steps}] {text}")
 
     def run(self, want: dict[str, object]) -> None:
         """Make the environment.
@@ -141,40 +180,56 @@ class Build:
         shutil.rmtree(self.tmp, ignore_errors=True)
         self.tell("the installer (uv, from locks/bootstrap.txt)")
         uv = prepare_uv(self.site, self.runner, self.environ)
-        venv = [str(uv.path), "venv", "--quiet", "--no-project", "--no-config", "--relocatable"]
-        self.attempt("making the environment", [*venv, "--python", interpreter(), str(self.tmp)])
-        self.install = [str(uv.path), "pip", "install", "--python", str(self.tmp / "bin/python"), "--no-deps"]
-        self.install += ["--no-index"] if uv.no_index else []
+        venv = [str(uv.path), "venv", "--quiet", "--no-project", "--relocatable"]
+        python = str(self.tmp / "bin/python")
+        self.attempt("making .venv", [*venv, "--python", interpreter(), str(self.tmp)])
+        # Compiled once here: where PYTHONDONTWRITEBYTECODE is set (container images, CI), each
+        # process of each server would compile SGLang and torch anew and start half as fast.
+        self.install = [str(uv.path), "pip", "install", "--python", python]
+        self.install += ["--no-deps", "--compile-bytecode", *(["--no-index"] * uv.no_index)]
         notes: dict[str, object] = {"lock": self.choice.kind}
         if self.choice.kind == "cpu":
             self.tell("torch for the CPU")
             notes["torch"] = self.torch()
         lock = self.site.lock(self.choice.kind)
         self.tell(f"packages of {lock.relative_to(self.site.root)}")
-        self.attempt("installing packages", [*self.install, "--require-hashes", "--no-build", "-r", str(lock)])
+        self.attempt("installing packages", self.from_lock(lock))
         self.tell("the kit itself, editable")
-        self.attempt("installing the kit", [*self.install, "--no-build-isolation", "-e", str(self.site.root)])
+        kit = [*self.install, "--no-build-isolation", "-e", str(self.site.root)]
+        self.attempt("installing the kit", kit)
         self.tell("a look whether torch loads")
         loads = "import torch, kit; print(torch.__version__, torch.ones(2).sum().item())"
-        self.attempt("loading torch", [str(self.tmp / "bin/python"), "-c", loads])
+        self.attempt("loading torch", [python, "-c", loads])
         notes["seconds"] = round(time.monotonic() - started, 1)
         stamp.write(self.tmp, want, notes)
         self.swap()
-        size = folder_size(self.site.venv)
-        say(f"Set-up done in {time.monotonic() - started:.0f} s, .venv holds {size / 1e9:.2f} GB.")
+        size = folder_size(self.site.venv) / 1e9
+        say(f"Set-up done in {time.monotonic() - started:.0f} s, .venv holds {size:.2f} GB.")
+
+    def tell(self, text: str) -> None:
+        """Announce the next step."""
+        self.step += 1
+        say(f"  [{self.step}/{self.steps}] {text}")
+
+    def from_lock(self, lock: Path) -> list[str]:
+        """Return the command that installs a lock: every hash checked, nothing built."""
+        return [*self.install, "--require-hashes", "--no-build", "-r", str(lock)]
 
     def torch(self) -> str:
         """Install torch in the first way that works and return the way."""
-        last: StepFailed | None = None
+        last: StepError | None = None
         for way in torch_ways(self.environ):
-            kind = "cpu-torch-cuda" if way == "cuda" else "cpu-torch"
-            command = [*self.install, "--require-hashes", "--no-build", "-r", str(self.site.lock(kind))]
+            command = self.from_lock(
+                self.site.lock("cpu-torch-cuda" if way == "cuda" else "cpu-torch")
+            )
+            backend = way == "backend"
             try:
-                if way == "backend":
-                    self.runner.run("torch from uv's CPU index", [*command, "--torch-backend", "cpu"], BACKEND_LIMITS)
-                else:
-                    self.runner.run(f"torch ({TORCH_WORDS[way]})", command)
-            except StepFailed as failed:
+                self.runner.run(
+                    "fetching torch",
+                    [*command, *(["--torch-backend", "cpu"] * backend)],
+                    BACKEND_LIMITS if backend else None,
+                )
+            except StepError as failed:
                 last = failed
                 if failed.disk_full:
                     break
@@ -182,59 +237,35 @@ class Build:
             say(f"        {TORCH_WORDS[way]}")
             return way
         assert last is not None
-        raise self.as_user_error("installing torch", last)
+        raise self.as_user_error("fetching torch", last)
 
     def attempt(self, what: str, command: list[str]) -> None:
         """Run a step, turning its failure into a sentence."""
         try:
             self.runner.run(what, command)
-        except StepFailed as failed:
+        except StepError as failed:
             raise self.as_user_error(what, failed) from None
 
-    def as_user_error(self, what: str, failed: StepFailed) -> UserError:
+    def as_user_error(self, what: str, failed: StepError) -> UserError:
         """Say what an installer's failure means."""
         if failed.disk_full:
-            return UserError(f"The disk is full ({what}).", "Free some space, then run the command again.")
+            return UserError(f"The disk is full ({what}).", "Free some space, then run it again.")
         log = self.runner.log.relative_to(self.site.root)
         return UserError(
             f"Set-up failed while {what}:\n{failed.tail}\n",
-            f"The whole log is {log}. Once the cause is mended, run the same command again; it starts clean.",
+            f"The whole log is {log}. Mend the cause and run it again; it starts clean.",
         )
 
     def swap(self) -> None:
         """Put the finished environment in the old one's place."""
         old = self.site.root / ".venv.old"
         shutil.rmtree(old, ignore_errors=True)
-        if self.site.venv.exists() or self.site.venv.is_symlink():
+        if self.site.venv.is_symlink():
+            self.site.venv.unlink()
+        elif self.site.venv.exists():
             self.site.venv.rename(old)
         self.tmp.rename(self.site.venv)
-        if old.is_symlink():
-            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Uv:
-    """The pinned uv and what pip's configuration says for it.
-
-    Attributes:
-        path: The executable.
-        no_index: pip was told to use ``find-links`` only.
-    """
-
-    path: Path
-    no_index: bool
-
-
-def prepare_uv(site: Site, runner: Runner, environ: Mapping[str, str], *, resolving: bool = False) -> Uv:
-    """Get uv and hand it the user's pip configuration through ``runner``'s environment."""
-    path, pip = bootstrap.ensure_uv(site.root, site.cache, runner)
-    options = pipconfig.parse_config_list(bootstrap.pip_config(pip, site.cache, runner, environ))
-    runner.environ.update(pipconfig.uv_environment(options, environ, resolving=resolving))
-    # Neither an active environment nor a project file above may redirect uv.
-    for name in ("VIRTUAL_ENV", "UV_SYSTEM_PYTHON", "UV_PROJECT_ENVIRONMENT", "UV_PYTHON"):
-        runner.environ.pop(name, None)
-    return Uv(path, pipconfig.no_index(options))
 
 
 def set_up(root: Path, environ: Mapping[str, str]) -> None:
@@ -256,5 +287,6 @@ def set_up(root: Path, environ: Mapping[str, str]) -> None:
         if stamp.is_fresh(site.venv, want):
             return
         (site.cache / "setup.log").write_text("", encoding="utf-8")
-        say(f"Set-up: {choice.kind} lock ({choice.reason}), Python {platform.python_version()}, into .venv")
+        version = platform.python_version()
+        say(f"Set-up: {choice.kind} lock ({choice.reason}), Python {version}, into .venv")
         Build(site, choice, environ).run(want)

@@ -1,23 +1,24 @@
-"""Which lock fits this host: CUDA 13 where an NVIDIA GPU with a new enough driver is, else the CPU lock."""
+"""Which lock fits this host: CUDA 13 for an NVIDIA GPU with a new enough driver, else the CPU's."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kit.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # CUDA 13 runs on drivers of the 580 branch and later:
 # https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
 MIN_DRIVER = 580
 # The wheels of SGLang and of its kernels are built against glibc 2.34 (tag manylinux_2_34).
 MIN_GLIBC = (2, 34)
-# Free space to ask for before starting, in bytes: the measured size (docs/setup.md) and the packages' cache.
-NEEDED_SPACE = {"cpu": 3 * 10**9, "cuda13": 20 * 10**9}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Gpu:
 
 
 def driver_major(text: str) -> int | None:
-    """Return the major driver version from ``/proc/driver/nvidia/version`` or ``nvidia-smi``, or None."""
+    """Return the major driver version in the driver's own text or ``nvidia-smi``'s, or None."""
     match = re.search(r"\b(\d{3,4})\.\d+", text)
     return int(match.group(1)) if match else None
 
@@ -55,16 +56,15 @@ def driver_major(text: str) -> int | None:
 def probe_gpu(root: Path = Path("/")) -> Gpu:
     """Look for an NVIDIA GPU.
 
-    The device node and the driver's file are looked at first because they cost nothing; ``nvidia-smi`` can take
-    seconds and is asked only where there is no node (as under WSL).
+    The device node and the driver's file come first because they cost nothing; ``nvidia-smi`` can
+    take seconds and is asked only where there is no node (as under WSL).
 
     Args:
         root: Where ``/dev`` and ``/proc`` lie.
     """
-    version_file = root / "proc/driver/nvidia/version"
     if (root / "dev/nvidiactl").exists():
         try:
-            return Gpu(True, driver_major(version_file.read_text()))
+            return Gpu(True, driver_major((root / "proc/driver/nvidia/version").read_text()))
         except OSError:
             return Gpu(True)
     tool = shutil.which("nvidia-smi")
@@ -100,8 +100,8 @@ def choose(environ: Mapping[str, str], gpu: Gpu) -> Choice:
     if not gpu.present:
         return Choice("cpu", "no NVIDIA GPU found")
     if gpu.driver is not None and gpu.driver < MIN_DRIVER:
-        reason = f"NVIDIA driver {gpu.driver} is older than CUDA 13 needs ({MIN_DRIVER}); KIT_LOCK=cuda overrides"
-        return Choice("cpu", reason)
+        old = f"NVIDIA driver {gpu.driver} is older than CUDA 13 needs ({MIN_DRIVER})"
+        return Choice("cpu", f"{old}; KIT_LOCK=cuda overrides")
     return Choice("cuda13", "NVIDIA GPU found")
 
 
@@ -124,8 +124,8 @@ def check_host(system: str, machine: str, libc: tuple[str, str]) -> None:
     name, version = libc
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if name != "glibc" or numbers < MIN_GLIBC:
+        have = f"glibc {version}" if name == "glibc" else "another C library"
         raise UserError(
-            f"SGLang's packages need glibc 2.34 or later, and this host has {name or 'no glibc'} {version}".rstrip()
-            + ".",
+            f"SGLang's packages need glibc 2.34 or later, and this host has {have}.",
             "Use Debian 12, Ubuntu 22.04 or later, or the kit's container image.",
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from kit.errors import UserError
 from kit.setup_env import build
-from kit.setup_env.console import Runner, StepFailed, error
+from kit.setup_env.console import Runner, StepError, error
 from kit.setup_env.lockfiles import make_locks
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,8 +26,9 @@ def lock(root: Path) -> None:
     uv = build.prepare_uv(site, runner, os.environ, resolving=True)
     try:
         make_locks(root, uv.path, runner)
-    except StepFailed as failed:
-        raise UserError(f"The resolve failed:\n{failed.tail}\n", "Mend locks/*.in or pyproject.toml.") from None
+    except StepError as failed:
+        sentence = f"The resolve failed:\n{failed.tail}\n"
+        raise UserError(sentence, "Mend locks/*.in or pyproject.toml.") from None
 
 
 def run(arguments: list[str]) -> int:
@@ -53,10 +53,7 @@ def run(arguments: list[str]) -> int:
         error("Set-up interrupted. The next run starts it again; what was fetched is kept.")
         return 130
     except OSError as failed:
-        error(f"Set-up failed: {failed.strerror or failed} ({failed.filename}). Mend that, then run it again.")
+        where = f" ({failed.filename})" if failed.filename else ""
+        error(f"Set-up failed: {failed.strerror or failed}{where}.\nMend that, then run it again.")
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))

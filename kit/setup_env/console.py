@@ -1,4 +1,4 @@
-"""Running the installers: a line per step, a sign of life in long ones, the tool's last words when it fails."""
+"""Running the installers: a sign of life in long steps, the tool's last words when one fails."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 HEARTBEAT_S = 15.0
 
@@ -17,7 +20,13 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
-class StepFailed(Exception):
+def error(text: str) -> None:
+    """Print to stderr, behind what was already said."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+class StepError(Exception):
     """An installer ended with an error.
 
     Args:
@@ -26,7 +35,7 @@ class StepFailed(Exception):
         tail: Its last lines.
     """
 
-    def __init__(self, command: Sequence[str], code: int, tail: str) -> None:
+    def __init__(self, command: Sequence[str], code: int, tail: str) -> None:  # noqa: D107
         super().__init__(f"{Path(command[0]).name} ended with status {code}")
         self.tail = tail
         self.code = code
@@ -46,12 +55,14 @@ class Runner:
         environ: Environment of the commands.
     """
 
-    def __init__(self, root: Path, log: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, log: Path, environ: Mapping[str, str]) -> None:  # noqa: D107
         self.root = root
         self.log = log
         self.environ = dict(environ)
 
-    def run(self, what: str, command: Sequence[str], extra: Mapping[str, str] | None = None) -> float:
+    def run(
+        self, what: str, command: Sequence[str], extra: Mapping[str, str] | None = None
+    ) -> float:
         """Run one command to its end.
 
         Args:
@@ -63,10 +74,10 @@ class Runner:
             Seconds it took.
 
         Raises:
-            StepFailed: it ended with another status than 0.
+            StepError: it ended with another status than 0.
         """
         started = time.monotonic()
-        # The command line goes to the log without its environment: an index URL there may hold a password.
+        # Only the command line is logged, not its environment: an index URL may hold a password.
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"$ {' '.join(command)}\n")
             log.flush()
@@ -80,18 +91,22 @@ class Runner:
                 stderr=subprocess.STDOUT,
             )
             try:
-                while True:
-                    try:
-                        code = process.wait(timeout=HEARTBEAT_S)
-                        break
-                    except subprocess.TimeoutExpired:
-                        say(f"  … {what}, {time.monotonic() - started:.0f} s")
+                code = wait(process, what, started)
             except BaseException:
                 stop(process)
                 raise
         if code != 0:
-            raise StepFailed(command, code, tail(self.log, before))
+            raise StepError(command, code, tail(self.log, before))
         return time.monotonic() - started
+
+
+def wait(process: subprocess.Popen[bytes], what: str, started: float) -> int:
+    """Wait for a child, saying every 15 seconds that it still runs."""
+    while True:
+        try:
+            return process.wait(timeout=HEARTBEAT_S)
+        except subprocess.TimeoutExpired:
+            say(f"        … {what}, {time.monotonic() - started:.0f} s")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -110,12 +125,6 @@ def tail(log: Path, start: int, lines: int = 12) -> str:
         handle.seek(start)
         text = handle.read().decode("utf-8", errors="replace")
     return "\n".join(text.splitlines()[-lines:])
-
-
-def error(text: str) -> None:
-    """Print to stderr."""
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
 
 
 def folder_size(path: Path) -> int:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kit.setup_env.console import Runner, say
 
-# Everything published until 2026-06-01, the last day on which the engine's requirements resolve to a set that
-# works. Said as an instant, since a bare date would depend on the time zone of the host.
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+# Everything published until 2026-06-01. Later releases of what the engine leaves unpinned break it.
+# Said as an instant, since a bare date would depend on the time zone of the host.
 EXCLUDE_NEWER = "2026-06-02T00:00:00Z"
 PYTHONS = ("3.11", "3.12")
 PLATFORM = "x86_64-manylinux_2_34"
@@ -81,31 +84,34 @@ def subset(pins: Mapping[str, Pin], names: Iterable[str]) -> str:
 def make_locks(root: Path, uv: Path, runner: Runner) -> None:
     """Resolve once for each Python and write every lock.
 
-    The CUDA lock is the resolve. The CPU lock is the same resolve less ``cpu-excludes.txt``, held to the CUDA
-    lock's versions by using it as constraints.
+    The CUDA lock is the resolve. The CPU lock is the same resolve less ``cpu-excludes.txt``, held
+    to the CUDA lock's versions by using it as constraints.
 
     Args:
         root: The checkout.
         uv: The pinned installer.
         runner: Runs it.
     """
-    locks = root / "locks"
     common = [str(uv), "pip", "compile", "--quiet", "--upgrade", "--generate-hashes", "--no-build"]
-    common += ["--no-emit-index-url", "--no-emit-find-links", "--no-header", "--no-config"]
+    common += ["--no-emit-index-url", "--no-emit-find-links", "--no-header"]
     common += ["--exclude-newer", EXCLUDE_NEWER, "--python-platform", PLATFORM]
+
+    def resolve(name: str, python: str, *sources: str) -> Path:
+        output = f"locks/{name}.txt"
+        command = [*common, "--python-version", python, *sources, "-o", output]
+        took = runner.run(f"resolving {output}", command)
+        path = root / output
+        path.write_text(HEADER + path.read_text(encoding="utf-8"), encoding="utf-8")
+        say(f"{output}: {len(read_lock(path))} packages, {took:.1f} s")
+        return path
+
+    kit = ("--extra", "test", "pyproject.toml", "locks/engine.in")
     for python in PYTHONS:
-        version = ["--python-version", python]
-        cuda, cpu = f"locks/cuda13-{tag(python)}.txt", f"locks/cpu-{tag(python)}.txt"
-        kit = ["--extra", "test", "pyproject.toml", "locks/engine.in"]
-        took = runner.run(f"resolving {cuda}", [*common, *version, *kit, "locks/cuda13.in", "-o", cuda])
-        say(f"{cuda}: {len(read_lock(root / cuda))} packages, {took:.1f} s")
-        less = ["locks/cpu.in", "--excludes", "locks/cpu-excludes.txt", "-c", cuda]
-        took = runner.run(f"resolving {cpu}", [*common, *version, *kit, *less, "-o", cpu])
-        say(f"{cpu}: {len(read_lock(root / cpu))} packages, {took:.1f} s")
-        libraries = locks / f"cpu-torch-cuda-{tag(python)}.txt"
-        libraries.write_text(subset(read_lock(root / cuda), names_in(locks / "cpu-torch-cuda.in")), encoding="utf-8")
-        for path in (root / cuda, root / cpu, libraries):
-            path.write_text(HEADER + path.read_text(encoding="utf-8"), encoding="utf-8")
-    runner.run("resolving uv", [*common, "--python-version", PYTHONS[0], "locks/bootstrap.in", "-o", "locks/bootstrap.txt"])
-    path = locks / "bootstrap.txt"
-    path.write_text(HEADER + path.read_text(encoding="utf-8"), encoding="utf-8")
+        which = tag(python)
+        cuda = resolve(f"cuda13-{which}", python, *kit, "locks/cuda13.in")
+        less = ("--excludes", "locks/cpu-excludes.txt", "-c", f"locks/{cuda.name}")
+        resolve(f"cpu-{which}", python, *kit, "locks/cpu.in", *less)
+        libraries = subset(read_lock(cuda), names_in(root / "locks/cpu-torch-cuda.in"))
+        path = root / f"locks/cpu-torch-cuda-{which}.txt"
+        path.write_text(HEADER + libraries, encoding="utf-8")
+    resolve("bootstrap", PYTHONS[0], "locks/bootstrap.in")

@@ -6,23 +6,35 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 STAMP = "kit-setup.json"
 # Raise it when the set-up itself changes in a way that makes old environments wrong.
 FORMAT = 1
+# The keys of [project] that an installed environment depends on.
+PROJECT_KEYS = (
+    "name",
+    "version",
+    "requires-python",
+    "dependencies",
+    "optional-dependencies",
+    "scripts",
+    "entry-points",
+)
 
 
 def project_digest(pyproject: Path) -> str:
-    """Return the SHA-256 of the parts of pyproject.toml that an installed environment depends on.
+    """Return the SHA-256 of the parts of pyproject.toml that an environment depends on.
 
     Tool settings (ruff, mypy, pytest) are left out: changing them needs no new environment.
     """
     data = tomllib.loads(pyproject.read_text(encoding="utf-8"))
     project = data.get("project", {})
-    names = ("name", "version", "requires-python", "dependencies", "optional-dependencies", "scripts", "entry-points")
-    parts = {name: project.get(name) for name in names}
+    parts = {key: project.get(key) for key in PROJECT_KEYS}
     parts["build-system"] = data.get("build-system")
     parts["setuptools"] = data.get("tool", {}).get("setuptools")
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -32,7 +44,7 @@ def expected(root: Path, locks: Iterable[Path], python: str) -> dict[str, object
     """Return the stamp that an environment made now would carry.
 
     Args:
-        root: The checkout; an environment knows its absolute path, so a moved checkout needs a new one.
+        root: The checkout. An environment knows its path, so a moved checkout needs a new one.
         locks: The lock files that are installed from.
         python: Version and base path of the interpreter.
     """
@@ -47,8 +59,8 @@ def expected(root: Path, locks: Iterable[Path], python: str) -> dict[str, object
 
 
 def is_fresh(venv: Path, want: dict[str, object]) -> bool:
-    """Whether ``venv`` was completed from exactly ``want`` and still has its interpreter and the ``kit`` command."""
-    if not (os.access(venv / "bin/python", os.X_OK) and os.access(venv / "bin/kit", os.X_OK)):
+    """Whether ``venv`` was completed from exactly ``want`` and still has its two commands."""
+    if not all(os.access(venv / "bin" / name, os.X_OK) for name in ("python", "kit")):
         return False
     try:
         have = json.loads((venv / STAMP).read_text(encoding="utf-8"))
