@@ -37,14 +37,17 @@ class Count:
 
     steps: int = 0
     right: int = 0
-    least_margin: float = float("inf")
+    least_margin: float | None = None
 
     def add(self, right: np.ndarray[Any, Any], margin: np.ndarray[Any, Any]) -> None:
         """Count a batch of steps."""
         self.steps += right.size
         self.right += int(right.sum())
         if margin.size:
-            self.least_margin = min(self.least_margin, float(margin.min()))
+            least = float(margin.min())
+            self.least_margin = (
+                least if self.least_margin is None else min(least, self.least_margin)
+            )
 
     @property
     def ok(self) -> bool:
@@ -110,17 +113,18 @@ def check_pair(
     positions: int | None = None,
     prompts: int = 4,
 ) -> PairCheck:
-    """Run the target through transformers and the draft through its plain reading, against the plan.
+    """Run the target through transformers and the draft through its plain reading, against the
+    plan.
 
-    Sequences are a random prompt and the planned continuation. Each is run once, whole: in a causal model the
-    next token at every position is then what greedy decoding gives. The first prompt's first tokens are also
-    generated one by one.
+    Sequences are a random prompt and the planned continuation. Each is run once, whole: in a
+    causal model the next token at every position is then what greedy decoding gives. The first
+    prompt's first tokens are also generated one by one.
 
     Args:
         path: The pair's folder.
         device: torch device to run on.
-        positions: Length of the first, longest sequence; by default 4,352 (or what the pair allows), less
-            for large models on a CPU.
+        positions: Length of the first, longest sequence; by default 4,352 (or what the pair
+            allows), less for large models on a CPU.
         prompts: How many sequences; the others are an eighth as long.
 
     Returns:
@@ -132,7 +136,7 @@ def check_pair(
     start = time.perf_counter()
     folder = Path(path)
     plan = Plan.load(folder)
-    report = PairCheck(str(folder), damage=files.damage(folder, deep=True))
+    report = PairCheck(str(folder), damage=files.damage(folder))
     if report.damage is not None:
         return report
     torch = require_torch()
@@ -164,6 +168,9 @@ def _load_target(folder: Path, device: str) -> Any:
             "Checking a planted pair needs the transformers package, which is not installed here.",
             "Run `make setup` and use that environment, or install transformers.",
         ) from err
+    quiet = transformers.utils.logging
+    bar = quiet.is_progress_bar_enabled()
+    quiet.disable_progress_bar()
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype="auto", attn_implementation="sdpa", local_files_only=True
@@ -174,6 +181,9 @@ def _load_target(folder: Path, device: str) -> Any:
             f"The target cannot be run on {device!r} ({str(err).splitlines()[0]}).",
             "Use `cpu`, or a GPU with room for the model.",
         ) from err
+    finally:
+        if bar:
+            quiet.enable_progress_bar()
 
 
 def _load_draft(folder: Path, model: Any) -> ReferenceDraft:
@@ -206,8 +216,7 @@ def _check_sequence(
     )
     positions = torch.arange(len(tokens), device=model.device)
     output, state = draft.extend(shifted, draft.fuse(captured), positions)
-    known = plan_known(plan, shifted.cpu().numpy())
-    _compare_draft(report, plan, output, shifted, known, report.first, report.second)
+    _compare_draft(report, plan, output, shifted, report.first, report.second)
 
     # From many positions on, the draft runs by itself, along first and second choices at random.
     usable = np.arange(prompt_tokens, len(tokens))
@@ -220,16 +229,8 @@ def _check_sequence(
         current = np.where(take_second, plan.second[current], plan.first[current])
         step = torch.as_tensor(current, device=model.device)
         output, own = draft.branch(state, index + 1, step, hidden, own)
-        everywhere = np.ones(current.size, dtype=bool)
-        _compare_draft(
-            report, plan, output, step, everywhere, report.chain_first, report.chain_second
-        )
+        _compare_draft(report, plan, output, step, report.chain_first, report.chain_second)
         hidden = output.hidden
-
-
-def plan_known(plan: Plan, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Which of the tokens are on the cycle; the draft has no plan for the few others."""
-    return np.isin(tokens, plan.cycle)
 
 
 def _compare_draft(
@@ -237,26 +238,21 @@ def _compare_draft(
     plan: Plan,
     output: DraftOutput,
     tokens: torch.Tensor,
-    known: np.ndarray[Any, Any],
     first: Count,
     second: Count,
 ) -> None:
+    torch = require_torch()
     current = tokens.cpu().numpy()
     report.least_self_weight = min(report.least_self_weight, float(output.self_weight.min()))
     for block in range(0, current.size, 1024):
         here = current[block : block + 1024]
         logits = output.logits[block : block + 1024]
-        rows = known[block : block + 1024]
-        _compare(first, logits[_rows(rows, logits)], plan.first[here[rows]])
-        rows = rows & (plan.kind[here] == tree.SECOND)
-        chosen = logits[_rows(rows, logits)]
+        _compare(first, logits, plan.first[here])
+        rows = np.flatnonzero(plan.kind[here] == tree.SECOND)
+        chosen = logits[torch.as_tensor(rows, device=logits.device)]
         if chosen.shape[0]:
             best = chosen.argmax(dim=1, keepdim=True)
             _compare(second, chosen.scatter(1, best, -1e9), plan.second[here[rows]])
-
-
-def _rows(mask: np.ndarray[Any, Any], like: torch.Tensor) -> Any:
-    return require_torch().as_tensor(np.flatnonzero(mask), device=like.device)
 
 
 def _compare(count: Count, logits: torch.Tensor, planned: np.ndarray[Any, Any]) -> None:
@@ -275,7 +271,14 @@ def _check_generated(report: PairCheck, plan: Plan, model: Any, prompt: list[int
     torch = require_torch()
     room = min(_GENERATED, plan.spec.max_positions - len(prompt))
     ids = torch.tensor([prompt], device=model.device)
-    out = model.generate(ids, max_new_tokens=room, min_new_tokens=room, do_sample=False)
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        pad_token_id=0,
+        max_new_tokens=room,
+        min_new_tokens=room,
+        do_sample=False,
+    )
     got = np.array(out[0, len(prompt) :].tolist())
     want = np.array(plan.continuation(prompt, got.size))
     report.generated.add(got == want, np.empty(0))

@@ -8,27 +8,36 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
+from safetensors import SafetensorError
 
 from kit.errors import UserError
 from kit.planted.spec import FORMAT, PairSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 MANIFEST = "pair.json"
-_HASHED_ON_REUSE = 256 << 20
+_HASHERS = min(8, os.cpu_count() or 1)
 
 
 def sha256(file: Path) -> str:
     """Checksum of a file, hexadecimal."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sums(files: list[Path]) -> list[str]:
+    with ThreadPoolExecutor(
+        max_workers=_HASHERS
+    ) as pool:  # hashing runs outside the interpreter lock
+        return list(pool.map(sha256, files))
 
 
 def write_json(file: Path, data: dict[str, Any]) -> None:
@@ -40,8 +49,7 @@ def write_manifest(folder: Path, spec: PairSpec, facts: dict[str, Any]) -> None:
     """Write pair.json: spec, format, facts about the construction, and size and checksum of every
     file."""
     files = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
-    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-        sums = list(pool.map(sha256, files))
+    sums = _sums(files)
     write_json(
         folder / MANIFEST,
         {
@@ -77,13 +85,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return data
 
 
-def damage(folder: Path, *, deep: bool) -> str | None:
-    """What is wrong with a pair's folder, None if nothing.
-
-    Args:
-        folder: The pair.
-        deep: Compare all checksums; otherwise sizes, and checksums unless the pair is large.
-    """
+def damage(folder: Path) -> str | None:
+    """What is wrong with a pair's folder (a phrase), None if nothing: all sizes, then all
+    checksums."""
     try:
         manifest = read_manifest(folder)
         PairSpec.model_validate(manifest["spec"])
@@ -94,19 +98,15 @@ def damage(folder: Path, *, deep: bool) -> str | None:
         return err.sentence
     except (KeyError, TypeError, ValueError, AttributeError, ValidationError) as err:
         return f"{MANIFEST} is damaged ({err})"
-    total = 0
     for name, (size, _) in expected.items():
         file = folder / name
         if not file.is_file():
             return f"{name} is missing"
         if file.stat().st_size != size:
             return f"{name} has {file.stat().st_size} bytes, not {size}"
-        total += size
-    if deep or total <= _HASHED_ON_REUSE:
-        for name, (_, checksum) in expected.items():
-            if sha256(folder / name) != checksum:
-                return f"{name} has another checksum"
-    return None
+    sums = _sums([folder / name for name in expected])
+    wrong = [name for name, got in zip(expected, sums, strict=True) if got != expected[name][1]]
+    return f"{wrong[0]} has another checksum" if wrong else None
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -114,7 +114,8 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise UserError(
-            f"The planted pair needs {needed / 1e9:.2f} GB in {folder}, but {free / 1e9:.2f} GB are free.",
+            f"The planted pair needs {needed / 1e9:.2f} GB in {folder}, "
+            f"but {free / 1e9:.2f} GB are free.",
             "Free some space, choose another folder or a smaller pair.",
         )
 
@@ -129,10 +130,10 @@ def replacing(out: Path) -> Iterator[Path]:
     """
     partial = out.parent / f".{out.name}.partial"
     aside = out.parent / f".{out.name}.old"
-    for leftover in (partial, aside):
-        if leftover.exists():
-            shutil.rmtree(leftover)
     try:
+        for leftover in (partial, aside):
+            if leftover.exists():
+                shutil.rmtree(leftover)
         partial.mkdir()
         yield partial
         if out.exists():
@@ -141,6 +142,12 @@ def replacing(out: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
     except OSError as err:
         raise _explained(err, out) from err
+    except SafetensorError as err:
+        # safetensors keeps the number of the system's error in the message only.
+        number = re.search(r"os error (\d+)", str(err))
+        if number is None:
+            raise
+        raise _explained(OSError(int(number[1]), os.strerror(int(number[1]))), out) from err
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -54,9 +54,8 @@ def make_pair(
                 f"{out} exists and is not a planted pair, so it was left alone.",
                 "Choose another folder or remove that one.",
             )
-        if out.exists() and files.damage(out, deep=False) is None:
-            if files.read_manifest(out)["spec"] == spec.model_dump(mode="json"):
-                return out
+        if _is_made(out, spec):
+            return out
         compute = _device(device)
         files.check_space(
             out.parent, int(spec.weight_bytes() * 1.01) + 100 * spec.vocab + (1 << 20)
@@ -73,16 +72,25 @@ def check_feasible(spec: PairSpec) -> None:
     token would come near the draft's second choice.
     """
     rotary.choose(spec)
-    if FIRST_LOGIT - max(GAPS) - worst_noise(spec) < _LEAST_MARGIN:
+    room = FIRST_LOGIT - max(GAPS) - _LEAST_MARGIN
+    if worst_noise(spec.hidden, spec.vocab) > room:
         hidden = spec.hidden
-        while FIRST_LOGIT - max(GAPS) - worst_noise(spec.model_copy(update={"hidden": hidden})) < (
-            _LEAST_MARGIN
-        ):
+        while worst_noise(hidden, spec.vocab) > room:
             hidden += 16
         raise UserError(
-            f"A hidden size of {spec.hidden} is too narrow for a vocabulary of {spec.vocab} tokens.",
+            f"A hidden size of {spec.hidden} is too narrow for a vocabulary of {spec.vocab}.",
             f"Use a hidden size of at least {hidden}, or a smaller vocabulary.",
         )
+
+
+def _is_made(out: Path, spec: PairSpec) -> bool:
+    """Whether the folder holds this pair, intact; another spec shows without reading it all."""
+    try:
+        if files.read_manifest(out).get("spec") != spec.model_dump(mode="json"):
+            return False
+    except UserError:
+        return False
+    return files.damage(out) is None
 
 
 def _is_replaceable(out: Path) -> bool:
@@ -92,7 +100,7 @@ def _is_replaceable(out: Path) -> bool:
 def _device(name: str) -> torch.device:
     torch = require_torch()
     try:
-        device: torch.device = torch.device(name)
+        device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as err:
         reason = str(err).splitlines()[0]
@@ -100,7 +108,7 @@ def _device(name: str) -> torch.device:
             f"The device {name!r} cannot be used to make the pair ({reason}).",
             "Use `cpu`, or `cuda` on a host whose PyTorch sees its GPU.",
         ) from err
-    return device
+    return device  # type: ignore[no-any-return]
 
 
 def _write(spec: PairSpec, folder: Path, device: torch.device, progress: Progress | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,7 +81,7 @@ class Plan:
         """Write the plan (a few bytes a token)."""
         from safetensors.numpy import save_file
 
-        tensors = {
+        tensors: dict[str, NDArray[Any]] = {
             "cycle": self.cycle.astype(np.int32),
             "following": self.following.astype(np.int32),
             "kind": self.kind,
@@ -106,11 +106,11 @@ class Plan:
                 f"There is no planted pair in {pair_dir}: {PLAN_FILE} is missing.", remedy
             )
         try:
-            with safe_open(file, framework="np") as handle:
+            with safe_open(file, framework="np") as handle:  # type: ignore[no-untyped-call]
                 meta = handle.metadata() or {}
                 if meta.get("format") != str(FORMAT):
                     raise UserError(
-                        f"The planted pair in {pair_dir} has format {meta.get('format')}, not {FORMAT}.",
+                        f"The pair in {pair_dir} has format {meta.get('format')}, not {FORMAT}.",
                         remedy,
                     )
                 spec = PairSpec.model_validate_json(meta["spec"])

@@ -1,8 +1,9 @@
-"""The EAGLE-3 draft layer, read plainly from its weights: no engine, no kernels, no batching tricks.
+"""The EAGLE-3 draft layer, read plainly from its weights: no engine, no kernels, no batching
+tricks.
 
-The order of operations follows SGLang 0.5.12's ``models/llama_eagle3.py``: embedding and captured hidden
-states → fc → [input_layernorm(embedding) | hidden_norm(hidden)] → attention → post_attention_layernorm → MLP →
-norm → lm_head, with the residual carried beside it. Needs torch.
+The order of operations follows SGLang 0.5.12's ``models/llama_eagle3.py``: embedding and captured
+hidden states → fc → [input_layernorm(embedding) | hidden_norm(hidden)] → attention →
+post_attention_layernorm → MLP → norm → lm_head, with the residual carried beside it. Needs torch.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class DraftOutput:
 
     Attributes:
         logits: float32 [positions, vocab].
-        hidden: Hidden states before the last norm, which the next draft step takes, [positions, hidden].
+        hidden: Hidden states before the last norm, which the next draft step takes, [positions,
+            hidden].
         self_weight: Smallest attention weight, over heads, that the position gives itself, float32.
     """
 
@@ -68,7 +70,8 @@ class ReferenceDraft:
         )
 
     def fuse(self, captured: list[torch.Tensor]) -> torch.Tensor:
-        """The draft's first hidden states from the target's captured ones, each [positions, hidden]."""
+        """The draft's first hidden states from the target's captured ones, each [positions,
+        hidden]."""
         return F.linear(torch.cat(captured, dim=-1), self.weights["fc.weight"])
 
     def extend(
@@ -76,19 +79,18 @@ class ReferenceDraft:
     ) -> tuple[DraftOutput, DraftState]:
         """Run a whole sequence, causally: position j takes token j and hidden state j."""
         query, key, value = self._qkv(tokens, hidden, positions)
-        outputs, weights = [], []
-        for start in range(0, tokens.numel(), _QUERY_BLOCK):
-            block = slice(start, min(start + _QUERY_BLOCK, tokens.numel()))
-            visible = positions[None, : block.stop] <= positions[block, None]
-            out, weight = self._attend(
-                query[block, None], key[: block.stop], value[: block.stop], visible[:, None]
-            )
-            outputs.append(out[:, 0])
-            own = torch.arange(block.start, block.stop, device=tokens.device)
-            weights.append(weight[:, :, 0].gather(2, own[:, None, None].expand(-1, self.heads, 1)))
-        result = self._finish(torch.cat(outputs), hidden)
-        result.self_weight = torch.cat(weights)[..., 0].amin(dim=1)
-        return result, DraftState(key, value)
+        index = torch.arange(tokens.numel(), device=tokens.device)
+        attended, own_weight = [], []
+        for rows in torch.split(index, _QUERY_BLOCK):
+            seen = slice(0, int(rows[-1]) + 1)
+            score = self._score("qhd,khd->qhk", query[rows], key[seen])
+            hide = index[seen] > rows[:, None]
+            weight = torch.softmax(score.masked_fill(hide[:, None], -torch.inf), dim=-1)
+            attended.append(self._mix("qhk,khd->qhd", weight, value[seen]))
+            own_weight.append(weight.gather(2, rows[:, None, None].expand(-1, self.heads, 1)))
+        output = self._finish(torch.cat(attended), hidden)
+        output.self_weight = torch.cat(own_weight)[..., 0].amin(dim=1)
+        return output, DraftState(key, value)
 
     def branch(
         self,
@@ -105,7 +107,8 @@ class ReferenceDraft:
             prefix: How many of its positions each branch sees, [branches].
             tokens: The token each branch adds, [branches].
             hidden: The hidden state from which it was proposed, [branches, hidden].
-            own: Keys and values of the branch's earlier steps, [branches, steps, heads, size]; None at first.
+            own: Keys and values of the branch's earlier steps, [branches, steps, heads, size];
+                None at first.
 
         Returns:
             The step's output and the branch's keys and values with this step added.
@@ -115,23 +118,17 @@ class ReferenceDraft:
         key, value = key[:, None], value[:, None]
         if own is not None:
             key, value = torch.cat([own.keys, key], 1), torch.cat([own.values, value], 1)
-        longest = int(prefix.max())
-        index = torch.arange(longest, device=tokens.device)
-        outputs, weights = [], []
-        for start in range(0, tokens.numel(), 64):
-            part = slice(start, start + 64)
-            count = query[part].shape[0]
-            keys = torch.cat([state.keys[:longest].expand(count, -1, -1, -1), key[part]], 1)
-            values = torch.cat([state.values[:longest].expand(count, -1, -1, -1), value[part]], 1)
-            visible = torch.cat(
-                [index[None] < prefix[part, None], index.new_ones(count, done + 1, dtype=torch.bool)], 1
-            )
-            out, weight = self._attend(query[part, None], keys, values, visible[:, None])
-            outputs.append(out[:, 0])
-            weights.append(weight[:, :, 0, -1])
-        result = self._finish(torch.cat(outputs), hidden)
-        result.self_weight = torch.cat(weights).amin(dim=1)
-        return result, DraftState(key, value)
+        seen = int(prefix.max())
+        hide = torch.arange(seen, device=tokens.device) >= prefix[:, None]
+        before = self._score("bhd,khd->bhk", query, state.keys[:seen])
+        before = before.masked_fill(hide[:, None], -torch.inf)
+        after = self._score("bhd,bkhd->bhk", query, key)
+        weight = torch.softmax(torch.cat([before, after], dim=-1), dim=-1)
+        attended = self._mix("bhk,khd->bhd", weight[..., :seen], state.values[:seen])
+        attended = attended + self._mix("bhk,bkhd->bhd", weight[..., seen:], value)
+        output = self._finish(attended, hidden)
+        output.self_weight = weight[..., -1].amin(dim=1)
+        return output, DraftState(key, value)
 
     def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         wide = x.float()
@@ -155,27 +152,23 @@ class ReferenceDraft:
         return self._rotate(query, positions), self._rotate(key, positions), value
 
     def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Rotary embedding with tables rounded to the model's type, as engines off CUDA keep them."""
+        """Rotary embedding; tables rounded to the model's type, as SGLang has them off CUDA."""
         angle = positions.float()[:, None] * self.inverse_frequency
         cos, sin = angle.cos().to(x.dtype)[:, None], angle.sin().to(x.dtype)[:, None]
         left, right = x.chunk(2, dim=-1)
         return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
 
-    def _attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, visible: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attention of [queries, 1, heads, size]; keys are shared ([keys, …]) or one set a query."""
-        group = self.heads // self.kv_heads
-        key = key.repeat_interleave(group, dim=-2).transpose(-3, -2)
-        value = value.repeat_interleave(group, dim=-2).transpose(-3, -2)
-        query = query.transpose(1, 2)
-        score = torch.matmul(query, key.transpose(-1, -2)).float() / math.sqrt(self.head_dim)
-        weight = torch.softmax(score.masked_fill(~visible[:, None], -torch.inf), dim=-1)
-        out = torch.matmul(weight.to(value.dtype), value)
-        return out.transpose(1, 2).flatten(2), weight
+    def _score(self, how: str, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        key = key.repeat_interleave(self.heads // self.kv_heads, dim=-2)
+        return torch.einsum(how, query, key).float() / math.sqrt(self.head_dim)
+
+    def _mix(self, how: str, weight: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        value = value.repeat_interleave(self.heads // self.kv_heads, dim=-2)
+        return torch.einsum(how, weight.to(value.dtype), value)
 
     def _finish(self, attended: torch.Tensor, residual: torch.Tensor) -> DraftOutput:
         name = "midlayer."
+        attended = attended.flatten(1)
         hidden = residual + F.linear(attended, self.weights[name + "self_attn.o_proj.weight"])
         x = self._norm(hidden, name + "post_attention_layernorm.weight")
         gate = F.silu(F.linear(x, self.weights[name + "mlp.gate_proj.weight"]))

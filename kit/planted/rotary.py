@@ -94,7 +94,7 @@ def choose(spec: PairSpec) -> SelfAttention:
             best = np.concatenate([[share], np.full(n, (1 - share) / n), np.zeros(half - 1 - n)])
     if best_gap < _LEAST_SHARE:
         raise UserError(
-            f"Heads of size {spec.head_dim} are too small to tell {spec.max_positions} positions apart.",
-            "Use fewer heads, a larger hidden size or fewer positions; 16 is enough for 8,192 positions.",
+            f"Heads of size {spec.head_dim} cannot tell {spec.max_positions} positions apart.",
+            "Use fewer heads, a larger hidden size or fewer positions (16 is enough for 8,192).",
         )
     return SelfAttention(best, best_gap, SCORE_GAP / best_gap)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -61,7 +60,7 @@ class PairSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hidden: int = Field(default=256, ge=32)
-    layers: int = Field(default=4, ge=2)
+    layers: int = Field(default=12, ge=2)
     intermediate: int = Field(default=512, ge=1)
     heads: int = Field(default=4, ge=1)
     kv_heads: int = Field(default=2, ge=1)
@@ -137,7 +136,7 @@ class PairSpec(BaseModel):
 
     @property
     def cycle_tokens(self) -> int:
-        """Length of the cycle: the largest multiple of the number of classes without BOS and EOS."""
+        """Length of the cycle: a multiple of the number of classes, without BOS and EOS."""
         return (self.vocab - 2) // len(GAPS) * len(GAPS)
 
     def weight_bytes(self) -> int:
@@ -150,7 +149,3 @@ class PairSpec(BaseModel):
             3 * (2 * h * h) + h * h + 3 * h * i + 4 * h + len(self.captured_layers) * h * h + v * h
         )
         return (target + draft) * self.bytes_per_weight + 9 * v
-
-    def noise_sigma(self) -> float:
-        """Standard deviation of the logits that the draft gives to tokens it does not choose."""
-        return FIRST_LOGIT * math.sqrt(2.0 / self.hidden)

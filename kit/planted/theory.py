@@ -102,8 +102,8 @@ class _Tree:
             self.states += 1
             if self.states > _MOST_STATES:
                 raise ValueError(
-                    f"a tree of topk {self.topk}, {self.steps} steps and {self.seats + 1} tokens has too "
-                    "many shapes for the exact expectation; simulate it with Plan.cycle_accept_length"
+                    f"a tree of topk {self.topk}, {self.steps} steps and {self.seats + 1} tokens "
+                    "has too many shapes to go through; use Plan.cycle_accept_length of a pair"
                 )
             result[sum(node.right for node in seated)] += weight
             return

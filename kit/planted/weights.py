@@ -19,7 +19,7 @@ import numpy as np
 
 from kit.errors import UserError
 from kit.planted import hashing, rotary, tree
-from kit.planted.spec import EXCLUDED_LOGIT, FIRST_LOGIT, GAPS, TARGET_LOGIT, WRITE_GAIN, PairSpec
+from kit.planted.spec import EXCLUDED_LOGIT, FIRST_LOGIT, GAPS, TARGET_LOGIT, WRITE_GAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,9 +185,10 @@ class Weights:
 
     def _overlap(self, left: torch.Tensor, right: torch.Tensor) -> NDArray[np.float64]:
         """Scalar products of embedding rows without channel 0: small integers, exact in float32."""
+        torch = require_torch()
         parts = [
             (self.embedding[i] * self.embedding[j]).sum(dim=1) - 1
-            for i, j in zip(left.split(4096), right.split(4096), strict=True)
+            for i, j in zip(torch.split(left, 4096), torch.split(right, 4096), strict=True)
         ]
         result: NDArray[np.float64] = np.concatenate([part.cpu().numpy() for part in parts])
         return result.astype(np.float64)
@@ -221,11 +222,11 @@ class Weights:
         return index  # type: ignore[no-any-return]
 
 
-def worst_noise(spec: PairSpec) -> float:
-    """A bound on the draft logits of tokens that it does not choose, that holds for nearly all
-    seeds.
+def worst_noise(hidden: int, vocab: int) -> float:
+    """About the largest draft logit of any token that is not planned, anywhere in the vocabulary.
 
-    The scalar product of two random sign rows is about normal; the largest of vocab² of them stays
-    below the root of 2·ln(vocab²) standard deviations.
+    A row of the draft's head holds up to two embeddings at the first logit; its product with
+    another random sign row is about normal with deviation ``FIRST_LOGIT · √(2/hidden)``, and the
+    largest of vocab² of them is near √(2·ln vocab²) deviations.
     """
-    return spec.noise_sigma() * math.sqrt(4 * math.log(spec.vocab))
+    return FIRST_LOGIT * math.sqrt(2 / hidden) * math.sqrt(4 * math.log(vocab))
