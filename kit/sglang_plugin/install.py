@@ -105,8 +105,13 @@ def _attention() -> None:
 
 
 def compute_position_torch(prefix: torch.Tensor, extend: torch.Tensor) -> tuple[Any, Any]:
-    """Return the positions of the new tokens (packed) and where each request's begin."""
-    _, positions = cache_kernels.ragged(prefix, prefix + extend)
+    """Return the positions of the new tokens (packed) and where each request's begin.
+
+    Like the original, which loops over requests, it goes as far as the shorter of the two: v1's draft extend passes
+    more lengths than prefixes once a request has finished, and sets positions itself afterwards.
+    """
+    both = min(prefix.numel(), extend.numel())
+    _, positions = cache_kernels.ragged(prefix[:both], prefix[:both] + extend[:both])
     return positions, extend.cumsum(0) - extend
 
 
