@@ -12,9 +12,17 @@ import when called.
 
 from __future__ import annotations
 
+from kit.planted.check import PairCheck, check_pair
 from kit.planted.make import make_pair
 from kit.planted.plan import Plan
 from kit.planted.spec import PairSpec
 from kit.planted.theory import expected_accept_length
 
-__all__ = ["PairSpec", "Plan", "expected_accept_length", "make_pair"]
+__all__ = [
+    "PairCheck",
+    "PairSpec",
+    "Plan",
+    "check_pair",
+    "expected_accept_length",
+    "make_pair",
+]

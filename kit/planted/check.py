@@ -101,6 +101,26 @@ class PairCheck:
             and all(count.ok for count in self.counts.values())
         )
 
+    def lines(self) -> list[str]:
+        """The report as lines of text."""
+        if self.damage is not None:
+            return [f"{self.path}: damaged: {self.damage}. Make it again with `kit pair make`."]
+        names = {
+            "target": "target, next token at every position",
+            "generated": "target, generated one by one",
+            "first": "draft, first choice at every position",
+            "second": "draft, planned second choice",
+            "chain_first": "draft steps 2 to 5, first choice",
+            "chain_second": "draft steps 2 to 5, second choice",
+        }
+        rows = [f"{self.path}: files intact, sequences of up to {self.positions} positions"]
+        for key, count in self.counts.items():
+            margin = "" if count.least_margin is None else f", closest {count.least_margin:.2f}"
+            rows.append(f"  {names[key]:<38} {count.right:>6} of {count.steps} as planned{margin}")
+        rows.append(f"  draft, least attention to itself: {self.least_self_weight:.6f}")
+        rows.append("every step as planned" if self.ok else "NOT as planned")
+        return rows
+
     def to_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         return {**asdict(self), "ok": self.ok}

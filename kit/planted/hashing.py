@@ -7,7 +7,7 @@ in any order.
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,8 @@ _CHUNK = 1 << 20
 
 def stream_key(seed: int, name: str) -> int:
     """A 32-bit key for the named stream of numbers under a seed."""
-    return zlib.crc32(f"{seed}:{name}".encode())
+    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little")
 
 
 def hash32(key: int, count: int) -> NDArray[np.uint32]:

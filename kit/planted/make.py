@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    Progress = Callable[[str, int, int], None]
+    Progress = Callable[[str], None]
 
 _LEAST_MARGIN = 1.0
 _WRITERS = 3
@@ -37,7 +37,7 @@ def make_pair(
         out: The pair's folder. A pair that was made from another spec or is damaged is replaced; a
             folder that is not a planted pair is left alone.
         device: torch device that computes the weights. Memory: a few layers there and on the host.
-        progress: Called as (what, done, of) after each shard.
+        progress: Called with a line of text now and then.
 
     Returns:
         The folder.
@@ -114,10 +114,11 @@ def _device(name: str) -> torch.device:
 def _write(spec: PairSpec, folder: Path, device: torch.device, progress: Progress | None) -> None:
     from safetensors.torch import save_file
 
-    report = progress or (lambda _what, _done, _of: None)
-    steps = spec.layers + 3
+    report = progress or (lambda _line: None)
     plan = Plan.build(spec)
     plan.save(folder / PLAN_FILE)
+    size = spec.weight_bytes()
+    report(f"making a planted pair of {spec.layers} layers, {size / 1e6:,.0f} MB, on {device}")
     weights = Weights(plan, device)
 
     target, draft = folder / "target", folder / "draft"
@@ -142,7 +143,8 @@ def _write(spec: PairSpec, folder: Path, device: torch.device, progress: Progres
                 if len(pending) >= _WRITERS:
                     pending.pop(0).result()
                 pending.append(pool.submit(save_file, shard, target / name, {"format": "pt"}))
-                report("target", number + 1, steps)
+                if number and (number % 8 == 0 or number == spec.layers):
+                    report(f"layer {number} of {spec.layers} made")
             pending.append(
                 pool.submit(
                     save_file, weights.draft(), draft / "model.safetensors", {"format": "pt"}
@@ -154,7 +156,7 @@ def _write(spec: PairSpec, folder: Path, device: torch.device, progress: Progres
             for future in pending:
                 future.cancel()
             raise
-    report("draft", spec.layers + 2, steps)
+    report("draft made; computing checksums")
     total = sum(f.stat().st_size for f in target.glob("*.safetensors"))
     files.write_json(
         target / "model.safetensors.index.json",
@@ -170,4 +172,3 @@ def _write(spec: PairSpec, folder: Path, device: torch.device, progress: Progres
             "self_attention": {"score": attention.score, "gap_share": attention.gap_share},
         },
     )
-    report("checksums", steps, steps)

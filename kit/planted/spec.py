@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -71,6 +71,24 @@ class PairSpec(BaseModel):
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
     max_positions: int = Field(default=8192, ge=16)
 
+    def __init__(self, **fields: Any) -> None:
+        """Check the fields.
+
+        Raises:
+            UserError: One of them, or a combination, cannot work.
+        """
+        try:
+            super().__init__(**fields)
+        except ValidationError as err:
+            first = err.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            what = str(first["msg"]).removeprefix("Value error, ")
+            what = what[:1].lower() + what[1:]
+            raise UserError(
+                f"This planted pair cannot be made: {where + ': ' if where else ''}{what}.",
+                "Change the pair's size in the rig file or on the command line.",
+            ) from err
+
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:
         if self.hidden % self.heads:
@@ -84,20 +102,6 @@ class PairSpec(BaseModel):
                 f"the head size hidden/heads ({self.head_dim}) is odd; rotary needs pairs"
             )
         return self
-
-    @classmethod
-    def parse(cls, **fields: object) -> PairSpec:
-        """Like the constructor, but a bad value is a :class:`UserError` of one sentence."""
-        try:
-            return cls.model_validate(fields)
-        except ValidationError as err:
-            first = err.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            what = str(first["msg"]).removeprefix("Value error, ")
-            raise UserError(
-                f"This planted pair cannot be made: {where + ': ' if where else ''}{what}.",
-                "Change the pair's size in the rig file or on the command line.",
-            ) from err
 
     @property
     def head_dim(self) -> int:
