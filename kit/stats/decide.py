@@ -1,0 +1,169 @@
+"""From intervals to decisions: equivalence, difference, several levels at once, and how wide the
+band is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from kit.stats.estimate import Estimate, t_tail
+
+Where = Literal["inside", "below", "above", "straddles_low", "straddles_high", "straddles_both"]
+Call = Literal["same", "lower", "higher", "undecided"]
+Key = TypeVar("Key", bound=Hashable)
+MIN_TOLERANCE = 0.05
+MAX_TOLERANCE = 0.10
+ALPHA = 0.05
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ValueError("delta must lie between 0 and 1")
+
+
+def equivalence(estimate: Estimate, delta: float) -> Where:
+    """Return where the interval of a ratio lies against the band [1 - delta, 1 + delta].
+
+    This is two one-sided tests (TOST, Schuirmann 1987): an interval of confidence 1 - 2a inside
+    the band rejects, at level a each, that the ratio lies beyond either bound. The kit's 95 %
+    intervals make that 2.5 %, so that the interval which is printed is the one that decides; 5 %
+    would be the 90 % interval.
+
+    Raises:
+        ValueError: ``delta`` outside (0, 1).
+    """
+    _check_delta(delta)
+    least, most = 1 - delta, 1 + delta
+    if estimate.high < least:
+        return "below"
+    if estimate.low > most:
+        return "above"
+    under, over = estimate.low < least, estimate.high > most
+    if under and over:
+        return "straddles_both"
+    if under:
+        return "straddles_low"
+    return "straddles_high" if over else "inside"
+
+
+def _p_above(estimate: Estimate, bound: float) -> float:
+    """Return the p value of the hypothesis that the ratio is at most ``bound``."""
+    distance = math.log(estimate.value) - math.log(bound)
+    if not math.isfinite(estimate.log_error):
+        return 1.0
+    if estimate.log_error == 0:
+        return 0.0 if distance > 0 else 1.0
+    return t_tail(distance / estimate.log_error, estimate.df)
+
+
+def tost_p_values(estimate: Estimate, delta: float) -> tuple[float, float]:
+    """Return the p values of the two one-sided tests: that the ratio is too low, and that it is
+    too high.
+
+    Equivalence at level a is the larger one below a; that agrees with :func:`equivalence` on the
+    interval of confidence 1 - 2a. Without an interval both are 1.
+
+    Raises:
+        ValueError: ``delta`` outside (0, 1).
+    """
+    _check_delta(delta)
+    p_low = _p_above(estimate, 1 - delta)
+    if not math.isfinite(estimate.log_error):
+        return 1.0, 1.0
+    if estimate.log_error == 0:
+        return p_low, 0.0 if estimate.value < 1 + delta else 1.0
+    return p_low, 1 - _p_above(estimate, 1 + delta)
+
+
+def difference_p_value(estimate: Estimate, null: float = 1.0) -> float:
+    """Return the two-sided p value of the hypothesis that the ratio is ``null``; 1 without an
+    interval.
+    """
+    if not math.isfinite(estimate.log_error):
+        return 1.0
+    distance = abs(math.log(estimate.value) - math.log(null))
+    if estimate.log_error == 0:
+        return 0.0 if distance > 0 else 1.0
+    return min(1.0, 2 * t_tail(distance / estimate.log_error, estimate.df))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p values adjusted for their number (Holm 1979), in the given order.
+
+    Rejecting those at or below a keeps the chance of any false rejection at a, however they
+    depend on each other.
+
+    Raises:
+        ValueError: a value outside [0, 1].
+    """
+    if not all(0 <= p <= 1 for p in p_values):
+        raise ValueError("p values must lie between 0 and 1")
+    adjusted = [0.0] * len(p_values)
+    worst = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = worst
+    return adjusted
+
+
+def calls(
+    ratios: Mapping[Key, Estimate], tolerances: Mapping[Key, float], alpha: float = ALPHA
+) -> dict[Key, Call]:
+    """Call each level of a run against its reference.
+
+    same: the interval lies inside the band. lower or higher: the ratio differs from 1 by Holm's
+        test over all levels
+    at ``alpha``, and the estimate lies outside the band. undecided: anything else. So however
+    many levels there are, an unchanged system gets any ``lower`` or ``higher`` in at most
+    ``alpha`` of runs.
+
+    Args:
+        ratios: The ratio of each level, 1 meaning unchanged.
+        tolerances: The half-width of each level's band.
+        alpha: Chance of any false alarm.
+    """
+    keys = list(ratios)
+    adjusted = dict(zip(keys, holm([difference_p_value(ratios[k]) for k in keys]), strict=True))
+    return {k: _call(ratios[k], tolerances[k], adjusted[k] <= alpha) for k in keys}
+
+
+def _call(ratio: Estimate, delta: float, differs: bool) -> Call:
+    if equivalence(ratio, delta) == "inside":
+        return "same"
+    if differs and ratio.value < 1 - delta:
+        return "lower"
+    if differs and ratio.value > 1 + delta:
+        return "higher"
+    return "undecided"
+
+
+def tolerance(
+    reference_error: float,
+    run_error: float,
+    floor: float = MIN_TOLERANCE,
+    ceiling: float = MAX_TOLERANCE,
+) -> float:
+    """Return the half-width of the band: twice the standard error of the ratio, between floor and
+    ceiling.
+
+    Args:
+        reference_error: Standard error of the reference, relative.
+        run_error: Standard error of the run's mean, relative.
+        floor: Least tolerance: differences below are of no interest.
+        ceiling: Greatest tolerance, or noise could buy any verdict.
+
+    Raises:
+        ValueError: a negative or not finite error, or a floor above the ceiling.
+    """
+    if not (0 <= reference_error < math.inf and 0 <= run_error < math.inf):
+        raise ValueError("errors must be finite and not negative")
+    if not 0 < floor < 1:
+        raise ValueError("the floor must lie between 0 and 1")
+    return min(max(floor, ceiling), max(floor, 2 * math.hypot(reference_error, run_error)))
+
+
+def enough(estimate: Estimate, tolerance: float) -> bool:
+    """Return whether repeating further is needless: the half-width is under half the tolerance."""
+    return estimate.relative_half_width < tolerance / 2
