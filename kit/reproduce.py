@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import kit
-from kit import fingerprint, patches, paths
+from kit import fingerprint, paths
 from kit.backends.base import Backend
 from kit.errors import UserError
 from kit.golden import Golden
@@ -192,7 +192,7 @@ def _manifest(
         pair=pair,
         fingerprint=print_.model_dump(mode="json"),
         fingerprint_hash=print_.hash,
-        patches=[state.as_dict() for state in patches.live()],
+        patches=[],
         git_commit=git_commit(paths.project_root()),
         lock=os.environ.get("KIT_LOCK_NAME"),
         caveat=rig.caveat,

@@ -11,8 +11,8 @@ import sys
 import click
 
 from kit import __version__
-from kit.cli.machine import doctor, fingerprint_group
-from kit.cli.models import pair, patches_group
+from kit.cli.machine import fingerprint_group
+from kit.cli.models import pair
 from kit.cli.results import check, golden_group
 from kit.cli.run import bench, reproduce, serve
 from kit.cli.show import scenarios, show
@@ -23,8 +23,8 @@ INTERRUPTED = 130
 SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
     ("Judge", ["check", "golden"]),
-    ("Look", ["scenarios", "show", "doctor", "fingerprint"]),
-    ("Prepare", ["pair", "patches"]),
+    ("Look", ["scenarios", "show", "fingerprint"]),
+    ("Prepare", ["pair"]),
 ]
 
 
@@ -71,10 +71,8 @@ for command in (
     golden_group,
     scenarios,
     show,
-    doctor,
     fingerprint_group,
     pair,
-    patches_group,
 ):
     cli.add_command(command)
 

@@ -1,16 +1,14 @@
-"""``kit pair`` and ``kit patches``."""
+"""``kit pair``."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from kit import patches
 from kit import reproduce as pipeline
-from kit.cli.options import json_option, resolve_rig, rig_option
+from kit.cli.options import resolve_rig, rig_option
 from kit.errors import UserError
 from kit.planted import PairSpec, check_pair, expected_accept_length, make_pair
 
@@ -84,60 +82,6 @@ def pair_check(ctx: click.Context, folder: Path | None, rig: str | None) -> None
     Example: kit pair check --rig cpu
     """
     report = check_pair(folder or pipeline.planted_dir(resolve_rig(rig)))
-    for line in report.lines():
-        click.echo(line)
-    ctx.exit(0 if report.ok else 3)
-
-
-@click.group("patches")
-def patches_group() -> None:
-    """List, apply and verify the patches to SGLang."""
-
-
-def _site_option(command: Any) -> Any:
-    return click.option(
-        "--site", type=click.Path(file_okay=False, path_type=Path), default=None,
-        help="site-packages that holds sglang. Default: this Python's.",
-    )(command)
-
-
-@patches_group.command("list")
-@_site_option
-@json_option
-def patches_list(site: Path | None, as_json: bool) -> None:
-    """Print each patch, its switch and whether it is live.
-
-    Example: kit patches list
-    """
-    states = patches.live(site)
-    if as_json:
-        click.echo(json.dumps([state.as_dict() for state in states], indent=2))
-        return
-    for state in states:
-        click.echo(state.line())
-
-
-@patches_group.command("apply")
-@_site_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
-def patches_apply(site: Path | None, dry_run: bool) -> None:
-    """Apply the series; done twice it changes nothing.
-
-    Example: kit patches apply
-    """
-    for line in patches.apply(site, dry_run=dry_run).lines():
-        click.echo(line)
-
-
-@patches_group.command("verify")
-@_site_option
-@click.pass_context
-def patches_verify(ctx: click.Context, site: Path | None) -> None:
-    """Check by checksum that the whole series is live; exit 3 if it is not.
-
-    Example: kit patches verify
-    """
-    report = patches.verify(site)
     for line in report.lines():
         click.echo(line)
     ctx.exit(0 if report.ok else 3)

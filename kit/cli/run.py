@@ -26,7 +26,6 @@ from kit.cli.options import (
 )
 from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
-from kit.load import self_test
 from kit.report.console import ConsoleObserver, duration
 from kit.report.text import print_verdict
 from kit.runfolder import VERDICT, dump, read_run, write_atomic
@@ -199,45 +198,35 @@ def _interrupted(observer: ConsoleObserver) -> int:
 
 
 @click.command()
-@click.argument("scenario", required=False)
+@click.argument("scenario")
 @rig_option
 @click.option("--url", default=None, help="Measure a server that runs already instead of starting one.")
 @click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8.")
 @click.option("--sweeps", type=click.IntRange(1, 100), default=1, show_default=True)
 @click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
-@click.option("--self-test", "run_self_test", is_flag=True,
-              help="Measure the load client itself against a built-in null server.")
 @port_option
 @_out_option
 @json_option
 @click.pass_context
 def bench(
     ctx: click.Context,
-    scenario: str | None,
+    scenario: str,
     rig: str | None,
     url: str | None,
     levels: list[int] | None,
     sweeps: int,
     stream: bool,
-    run_self_test: bool,
     port: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure one scenario, once; or the load client itself.
+    """Measure one scenario, once.
 
     \b
     Examples:
       kit bench spec-v2 --rig cpu --levels 1,4
       kit bench spec-v2 --rig cpu --url http://127.0.0.1:30000
-      kit bench --self-test
     """
-    if run_self_test:
-        report = self_test()
-        click.echo(report.text())
-        ctx.exit(0 if report.ok else 3)
-    if scenario is None:
-        raise click.UsageError("name a scenario, or give --self-test")
     ctx.exit(
         _measure_and_judge(
             rig=rig, scenarios=(scenario,), levels=levels, protocol=None, launches=1, sweeps=sweeps,

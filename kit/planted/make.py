@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kit.errors import UserError
 from kit.planted import configs, files, rotary
 from kit.planted.plan import PLAN_FILE, Plan
-from kit.planted.spec import FIRST_LOGIT, GAPS, TARGET_LOGIT, PairSpec
-from kit.planted.weights import Weights, require_torch, worst_noise
+from kit.planted.spec import FIRST_LOGIT, GAPS, TARGET_LOGIT, PairSpec, worst_noise
+from kit.planted.weights import Weights, require_torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ import numpy as np
 
 from kit.errors import UserError
 from kit.planted import hashing, tree
-from kit.planted.spec import FORMAT, GAPS, PairSpec
+from kit.planted.spec import FIRST_LOGIT, FORMAT, GAPS, PairSpec, worst_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -210,7 +210,7 @@ class Plan:
         """How decisive the closest tree decision on the cycle is, in log score.
 
         Below about 0.1 (it can get there with more than three steps) rounding in the engine may
-        decide and :meth:`verify_steps` is no longer exact; infinite for chains.
+        decide and :meth:`verify_steps` is no longer exact.
         """
         return float(self._tree(topk, steps, draft_tokens)[1][self.cycle].min())
 
@@ -218,7 +218,14 @@ class Plan:
         self, topk: int, steps: int, draft_tokens: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         return tree.accepted_drafts(
-            self.first, self.second, self.following, self.token_class, topk, steps, draft_tokens
+            self.first,
+            self.second,
+            self.following,
+            self.token_class,
+            topk,
+            steps,
+            draft_tokens,
+            FIRST_LOGIT - worst_noise(self.spec.hidden, self.spec.vocab),
         )
 
     def verify_steps(

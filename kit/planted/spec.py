@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -153,3 +154,13 @@ class PairSpec(BaseModel):
             3 * (2 * h * h) + h * h + 3 * h * i + 4 * h + len(self.captured_layers) * h * h + v * h
         )
         return (target + draft) * self.bytes_per_weight + 9 * v
+
+
+def worst_noise(hidden: int, vocab: int) -> float:
+    """About the largest draft logit of any token that is not planned, anywhere in the vocabulary.
+
+    A row of the draft's head holds up to two embeddings at the first logit; its product with
+    another random sign row is about normal with deviation ``FIRST_LOGIT · √(2/hidden)``, and the
+    largest of vocab² of them is near √(2·ln vocab²) deviations.
+    """
+    return FIRST_LOGIT * math.sqrt(2 / hidden) * math.sqrt(4 * math.log(vocab))

@@ -59,6 +59,7 @@ def accepted_drafts(
     topk: int,
     steps: int,
     draft_tokens: int,
+    noise_cost: float = math.inf,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Draft tokens accepted in a verify step that starts at each token.
 
@@ -70,6 +71,7 @@ def accepted_drafts(
         topk: Candidates per node.
         steps: Draft steps.
         draft_tokens: Size of the tree, the root included.
+        noise_cost: Cost of the best noise token; a right node as costly may lose its seat to one.
 
     Returns:
         The number of draft tokens accepted (bonus token not counted), and how far the closest
@@ -103,7 +105,7 @@ def accepted_drafts(
         grown.append(level)
         order = np.argsort(level.cost, axis=1, kind="stable")
         if step < steps - 1:
-            margin = np.minimum(margin, _margin(level, order, topk, step + 1))
+            margin = np.minimum(margin, _margin(level, order, topk, step + 1, noise_cost))
         keep = order[:, :topk]
         cost = np.take_along_axis(level.cost, keep, 1)
         shared = np.take_along_axis(level.shared, keep, 1)
@@ -112,7 +114,7 @@ def accepted_drafts(
     tree = _Level(*(np.concatenate(parts, 1) for parts in zip(*grown, strict=True)))
     order = np.argsort(tree.cost, axis=1, kind="stable")
     seats = draft_tokens - 1
-    margin = np.minimum(margin, _margin(tree, order, seats, steps))
+    margin = np.minimum(margin, _margin(tree, order, seats, steps, noise_cost))
     # Right nodes are one path from the root and a parent precedes its child: counting them is
     # enough.
     return np.take_along_axis(tree.right, order[:, :seats], 1).sum(1), margin
@@ -130,18 +132,20 @@ class _Level(NamedTuple):
     right: NDArray[np.bool_]
 
 
-def _margin(nodes: _Level, order: NDArray[np.int64], seats: int, depth: int) -> NDArray[np.float64]:
+def _margin(
+    nodes: _Level, order: NDArray[np.int64], seats: int, depth: int, noise_cost: float
+) -> NDArray[np.float64]:
     """How close the right nodes are to losing or winning a seat, in log score, for each start.
 
     A right node competes with the wrong nodes across the boundary, except its own descendants:
     they always come after it.
     """
-    worst = np.full(order.shape[0], np.inf)
-    if order.shape[1] <= seats:
-        return worst
     seated = np.zeros(order.shape, dtype=bool)
     np.put_along_axis(seated, order[:, :seats], True, 1)
     finite = np.isfinite(nodes.cost)
+    worst: NDArray[np.float64] = noise_cost - np.where(
+        nodes.right & seated & finite, nodes.cost, -np.inf
+    ).max(1)
     for level in range(1, depth + 1):
         mine = nodes.right & (nodes.shared == level) & finite
         mine_seated = (mine & seated).any(1)

@@ -220,13 +220,3 @@ class Weights:
         torch = require_torch()
         index: Any = torch.as_tensor(array, device=self.device)
         return index  # type: ignore[no-any-return]
-
-
-def worst_noise(hidden: int, vocab: int) -> float:
-    """About the largest draft logit of any token that is not planned, anywhere in the vocabulary.
-
-    A row of the draft's head holds up to two embeddings at the first logit; its product with
-    another random sign row is about normal with deviation ``FIRST_LOGIT · √(2/hidden)``, and the
-    largest of vocab² of them is near √(2·ln vocab²) deviations.
-    """
-    return FIRST_LOGIT * math.sqrt(2 / hidden) * math.sqrt(4 * math.log(vocab))

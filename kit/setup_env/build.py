@@ -106,15 +106,19 @@ def torch_ways(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def only_one(path: Path) -> Iterator[None]:
-    """Hold a lock on ``path`` so that two set-ups of one checkout do not meet."""
+def only_one(path: Path) -> Iterator[int]:
+    """Hold a lock on ``path`` so that two set-ups of one checkout do not meet.
+
+    Yields:
+        The descriptor that holds it.
+    """
     with path.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say("Another set-up of this checkout is running; waiting for it.")
             fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        yield handle.fileno()
 
 
 def check_space(root: Path, kind: str) -> None:
@@ -153,16 +157,17 @@ class Build:
         site: The checkout.
         choice: The lock to install.
         environ: The user's environment.
+        hold: The descriptor of :func:`only_one`.
     """
 
     def __init__(  # noqa: D107
-        self, site: Site, choice: choose.Choice, environ: Mapping[str, str]
+        self, site: Site, choice: choose.Choice, environ: Mapping[str, str], hold: int
     ) -> None:
         self.site = site
         self.choice = choice
         self.environ = environ
         self.tmp = site.root / ".venv.tmp"
-        self.runner = Runner(site.root, site.cache / "setup.log", environ)
+        self.runner = Runner(site.root, site.cache / "setup.log", environ, (hold,))
         self.install: list[str] = []
         self.step = 0
         self.steps = 5 if choice.kind == "cpu" else 4
@@ -283,10 +288,10 @@ def set_up(root: Path, environ: Mapping[str, str]) -> None:
     choose.check_host(platform.system(), platform.machine(), platform.libc_ver())
     check_space(root, choice.kind)
     site.cache.mkdir(parents=True, exist_ok=True)
-    with only_one(site.cache / "lock"):
+    with only_one(site.cache / "lock") as hold:
         if stamp.is_fresh(site.venv, want):
             return
         (site.cache / "setup.log").write_text("", encoding="utf-8")
         version = platform.python_version()
         say(f"Set-up: {choice.kind} lock ({choice.reason}), Python {version}, into .venv")
-        Build(site, choice, environ).run(want)
+        Build(site, choice, environ, hold).run(want)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kit.errors import UserError
 from kit.setup_env import build
 from kit.setup_env.console import Runner, StepError, error
 from kit.setup_env.lockfiles import make_locks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 USAGE = "usage: python3 -m kit.setup_env [setup | lock]"
@@ -31,6 +37,24 @@ def lock(root: Path) -> None:
         raise UserError(sentence, "Mend locks/*.in or pyproject.toml.") from None
 
 
+def as_interrupt(*_: object) -> None:
+    """Handle a signal like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Take a request to end like Ctrl-C, so that the installer that runs is ended too."""
+    old = {
+        number: signal.signal(number, as_interrupt) for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
 def run(arguments: list[str]) -> int:
     """Run one command.
 
@@ -42,10 +66,11 @@ def run(arguments: list[str]) -> int:
         error(USAGE)
         return 2
     try:
-        if command == "lock":
-            lock(ROOT)
-        else:
-            build.set_up(ROOT, os.environ)
+        with ending_in_order():
+            if command == "lock":
+                lock(ROOT)
+            else:
+                build.set_up(ROOT, os.environ)
     except UserError as failed:
         error(f"{failed.sentence}\n{failed.remedy}" if failed.remedy else failed.sentence)
         return failed.exit_code

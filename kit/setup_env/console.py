@@ -53,10 +53,15 @@ class Runner:
         root: Working directory, the checkout.
         log: File that all output is appended to.
         environ: Environment of the commands.
+        hold: File descriptors that the commands keep open. A file lock among them lasts until the
+            command has ended, even where the set-up itself was killed.
     """
 
-    def __init__(self, root: Path, log: Path, environ: Mapping[str, str]) -> None:  # noqa: D107
+    def __init__(  # noqa: D107
+        self, root: Path, log: Path, environ: Mapping[str, str], hold: tuple[int, ...] = ()
+    ) -> None:
         self.root = root
+        self.hold = hold
         self.log = log
         self.environ = dict(environ)
 
@@ -89,6 +94,7 @@ class Runner:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                pass_fds=self.hold,
             )
             try:
                 code = wait(process, what, started)

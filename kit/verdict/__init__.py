@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kit import stats
 from kit.golden import Golden
 from kit.records import RunData
 from kit.verdict.cause import find_cause, product_findings
 from kit.verdict.claims import judge_claim
 from kit.verdict.comparable import comparability
 from kit.verdict.guards import all_findings
-from kit.verdict.levels import judge_level, replicate_groups, tok_s_groups
+from kit.verdict.levels import judge_levels
 from kit.verdict.model import (
     EXIT_CODES,
     ClaimVerdict,
@@ -27,15 +26,6 @@ from kit.verdict.model import (
 __all__ = ["Verdict", "judge", "needs_more"]
 
 SEVERITY_ORDER = {"invalid": 0, "warning": 1, "note": 2}
-
-
-def _levels(run: RunData, golden: Golden | None) -> list[LevelVerdict]:
-    found = (
-        judge_level(run, golden, scenario, level)
-        for scenario in run.scenarios()
-        for level in run.manifest.plan.levels
-    )
-    return [level for level in found if level]
 
 
 def _count(n: int, word: str) -> str:
@@ -117,7 +107,7 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
         golden: The rig's golden file, None if there is none.
     """
     findings: list[Finding] = [*all_findings(run, golden), *product_findings(run)]
-    levels = _levels(run, golden)
+    levels = judge_levels(run, golden)
     claims = [judge_claim(run, claim, golden) for claim in golden.claims] if golden else []
     comparable = comparability(run, golden)
     invalid = [f for f in findings if f.severity == "invalid"]
@@ -174,5 +164,5 @@ def needs_more(run: RunData, golden: Golden | None) -> bool:
     if golden.decides == "claims" or not comparability(run, golden).same:
         return False
     return any(
-        v.status == "INCONCLUSIVE" and not v.replicate for v in _levels(run, golden)
+        v.status == "INCONCLUSIVE" and not v.replicate for v in judge_levels(run, golden)
     )

@@ -56,20 +56,39 @@ def is_replicate(run: RunData, golden: Golden | None, level: int) -> bool:
     return level > start
 
 
-def level_status(ratio: stats.Estimate, tolerance: float) -> LevelStatus:
-    """Return REPRODUCED if the interval lies inside the band, SLOWER or FASTER if outside, else INCONCLUSIVE."""
-    where = stats.equivalence(ratio, tolerance)
-    if where == "inside":
-        return "REPRODUCED"
-    if where == "below":
-        return "SLOWER"
-    if where == "above":
-        return "FASTER"
-    return "INCONCLUSIVE"
+CALL_STATUS: dict[stats.Call, LevelStatus] = {
+    "same": "REPRODUCED",
+    "lower": "SLOWER",
+    "higher": "FASTER",
+    "undecided": "INCONCLUSIVE",
+}
 
 
-def judge_level(run: RunData, golden: Golden | None, scenario: str, level: int) -> LevelVerdict | None:
-    """Judge one scenario at one level, None if it was not measured."""
+def judge_levels(run: RunData, golden: Golden | None) -> list[LevelVerdict]:
+    """Judge every measured level. SLOWER and FASTER are tested over all of them together (Holm), replicates apart."""
+    drafts = [
+        draft
+        for scenario in run.scenarios()
+        for level in run.manifest.plan.levels
+        if (draft := _draft(run, golden, scenario, level))
+    ]
+    called: dict[tuple[str, int], stats.Call] = {}
+    for replicates in (False, True):
+        family = [d for d in drafts if d[1] is not None and d[0].replicate == replicates]
+        ratios = {(v.scenario, v.level): r for v, r in family if r}
+        tolerances = {(v.scenario, v.level): v.tolerance or 0.0 for v, _ in family}
+        if ratios:
+            called |= stats.calls(ratios, tolerances)
+    return [
+        v.model_copy(update={"status": CALL_STATUS[called[(v.scenario, v.level)]]}) if r else v
+        for v, r in drafts
+    ]
+
+
+def _draft(
+    run: RunData, golden: Golden | None, scenario: str, level: int
+) -> tuple[LevelVerdict, stats.Estimate | None] | None:
+    """Return one level with its ratio to golden, not yet called; None if it was not measured."""
     records: list[LevelRecord] = run.measured(scenario, level)
     groups = tok_s_groups(run, scenario, level)
     if not groups:
@@ -77,15 +96,20 @@ def judge_level(run: RunData, golden: Golden | None, scenario: str, level: int) 
     reference = golden.reference(scenario, level) if golden else None
     ratio: stats.Estimate | None = None
     tolerance: float | None = None
-    status: LevelStatus = "NO REFERENCE"
     if golden and reference:
-        cv = stats.combined_cv(
-            reference.launch_cv or 0.0, reference.sweep_cv or 0.0, reference.launches, reference.n
+        noisy = stats.Reference(
+            reference.value,
+            reference.launches,
+            max(reference.n, reference.launches),
+            reference.launch_cv,
+            reference.sweep_cv,
         )
-        ratio = stats.ratio_to_reference(groups, reference.value, cv, launch_cv=reference.launch_cv)
-        tolerance = stats.tolerance(cv, stats.relative_spread(groups), floor=golden.tolerance.floor)
-        status = level_status(ratio, tolerance)
-    return LevelVerdict(
+        ratio = stats.ratio_to_reference(groups, noisy)
+        error = math.sqrt((noisy.variance or 0.0) / noisy.launches)
+        tolerance = stats.tolerance(
+            error, stats.relative_spread(groups), floor=golden.tolerance.floor
+        )
+    verdict = LevelVerdict(
         scenario=scenario,
         level=level,
         launches=len(groups),
@@ -98,6 +122,7 @@ def judge_level(run: RunData, golden: Golden | None, scenario: str, level: int) 
         reference=reference.value if reference else None,
         ratio=to_interval(ratio) if ratio else None,
         tolerance=tolerance,
-        status=status,
+        status="NO REFERENCE",
         replicate=is_replicate(run, golden, level),
     )
+    return verdict, ratio

@@ -1,0 +1,262 @@
+"""What machine and software a run was made on: described fields, a stable hash, tiers of likeness.
+
+No serial numbers, host names or user names are in it, so that it can be published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA = 1
+
+
+class Tier(IntEnum):
+    """How alike two machines are; levels are comparable from SAME_SKU_AND_TOPOLOGY up."""
+
+    OTHER = 0
+    SAME_SKU = 1
+    SAME_SKU_AND_TOPOLOGY = 2
+    SAME_MACHINE_CLASS = 3
+
+
+TIER_TEXT = {
+    Tier.OTHER: "another kind of machine",
+    Tier.SAME_SKU: "the same processor or GPU model, in another number or wiring",
+    Tier.SAME_SKU_AND_TOPOLOGY: "the same GPU model, number and wiring, with other software or host",
+    Tier.SAME_MACHINE_CLASS: "the same machine class and software",
+}
+
+
+class Gpu(BaseModel):
+    """One GPU, as NVML describes it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    memory_mib: int = Field(description="total memory, MiB")
+    sm: str | None = Field(default=None, description="compute capability, such as 9.0")
+    power_limit_w: float | None = Field(default=None, description="enforced power limit, W")
+    max_sm_mhz: int | None = Field(default=None, description="highest SM clock, MHz")
+    max_memory_mhz: int | None = Field(default=None, description="highest memory clock, MHz")
+    pcie_generation_max: int | None = Field(default=None, description="highest PCIe generation")
+    pcie_width_max: int | None = Field(default=None, description="highest PCIe width, lanes")
+    ecc: bool | None = Field(default=None, description="whether ECC is on: it costs bandwidth")
+
+
+class Fingerprint(BaseModel):
+    """A machine and its software. Fields marked ``sku`` in :data:`SKU_FIELDS` must match to compare numbers."""
+
+    model_config = ConfigDict(frozen=True)
+
+    schema_version: int = SCHEMA
+    cpu_model: str = Field(description="processor name")
+    cpu_cores: int = Field(description="logical processors that this process may use")
+    cpu_flags: list[str] = Field(description="vector extensions that decide CPU kernels")
+    memory_gib: int = Field(description="memory, GiB, rounded")
+    memory_limit_gib: float | None = Field(description="limit of the container, GiB; None without")
+    kernel: str = Field(description="kernel release, major and minor")
+    os: str = Field(description="distribution and version")
+    virtualised: bool = Field(description="whether a hypervisor is under this host")
+    python: str = Field(description="Python version")
+    packages: dict[str, str] = Field(description="versions of what decides speed")
+    driver: str | None = Field(description="NVIDIA driver version")
+    gpus: list[Gpu] = Field(description="GPUs in NVML's order")
+    topology: list[str] = Field(description="link of each pair of GPUs: NVLINK, PIX, PHB, SYS …")
+
+    @property
+    def hash(self) -> str:
+        """Return 16 hex digits that change with any field."""
+        data = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        return hashlib.sha256(data).hexdigest()[:16]
+
+
+PACKAGES = ("sglang", "torch", "transformers", "triton", "sglang-kernel", "flashinfer-python")
+_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _cpu() -> tuple[str, list[str]]:
+    text = _read("/proc/cpuinfo")
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.M)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.M)
+    have = set(flags.group(1).split()) if flags else set()
+    model = name.group(1).strip() if name else platform.processor() or platform.machine()
+    return model, [f for f in _FLAGS if f in have]
+
+
+def _memory_limit_gib() -> float | None:
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _read(path).strip()
+        if text.isdigit() and int(text) < psutil.virtual_memory().total:
+            return round(int(text) / 2**30, 1)
+    return None
+
+
+def _os() -> str:
+    try:
+        info = platform.freedesktop_os_release()
+    except OSError:
+        return platform.system()
+    return f"{info.get('ID', 'linux')} {info.get('VERSION_ID', '')}".strip()
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@contextmanager
+def nvml() -> Iterator[Any]:
+    """Yield NVML, None where there is no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - no library, no driver, no permission: there is no usable GPU
+        yield None
+        return
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _try(function: Any, *args: Any) -> Any:
+    """Return what an NVML call gives, None if this GPU or driver does not support it."""
+    try:
+        return function(*args)
+    except Exception:  # noqa: BLE001 - NVML raises one class per error code
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _gpu(lib: Any, handle: Any) -> Gpu:
+    capability = _try(lib.nvmlDeviceGetCudaComputeCapability, handle)
+    limit = _try(lib.nvmlDeviceGetEnforcedPowerLimit, handle)
+    ecc = _try(lib.nvmlDeviceGetEccMode, handle)
+    memory = _try(lib.nvmlDeviceGetMemoryInfo, handle)
+    return Gpu(
+        name=_text(lib.nvmlDeviceGetName(handle)),
+        memory_mib=memory.total >> 20 if memory else 0,
+        sm=f"{capability[0]}.{capability[1]}" if capability else None,
+        power_limit_w=limit / 1000 if limit else None,
+        max_sm_mhz=_try(lib.nvmlDeviceGetMaxClockInfo, handle, lib.NVML_CLOCK_SM),
+        max_memory_mhz=_try(lib.nvmlDeviceGetMaxClockInfo, handle, lib.NVML_CLOCK_MEM),
+        pcie_generation_max=_try(lib.nvmlDeviceGetMaxPcieLinkGeneration, handle),
+        pcie_width_max=_try(lib.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        ecc=bool(ecc[0]) if ecc else None,
+    )
+
+
+_LEVELS = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+
+
+def _topology(lib: Any, handles: list[Any]) -> list[str]:
+    links = []
+    for i, a in enumerate(handles):
+        for j, b in enumerate(handles[i + 1 :], i + 1):
+            level = _try(lib.nvmlDeviceGetTopologyCommonAncestor, a, b)
+            nvlink = _try(lib.nvmlDeviceGetP2PStatus, a, b, lib.NVML_P2P_CAPS_INDEX_NVLINK)
+            kind = "NVLINK" if nvlink == 0 else _LEVELS.get(level, "?")
+            links.append(f"{i}-{j} {kind}")
+    return links
+
+
+def collect() -> Fingerprint:
+    """Return the fingerprint of this host; works without a driver."""
+    model, flags = _cpu()
+    driver, gpus, topology = None, [], []
+    with nvml() as lib:
+        if lib is not None:
+            driver = _text(_try(lib.nvmlSystemGetDriverVersion) or "") or None
+            handles = [lib.nvmlDeviceGetHandleByIndex(i) for i in range(lib.nvmlDeviceGetCount())]
+            gpus = [_gpu(lib, handle) for handle in handles]
+            topology = _topology(lib, handles)
+    return Fingerprint(
+        cpu_model=model,
+        cpu_cores=len(os.sched_getaffinity(0)),
+        cpu_flags=flags,
+        memory_gib=round(psutil.virtual_memory().total / 2**30),
+        memory_limit_gib=_memory_limit_gib(),
+        kernel=".".join(platform.release().split(".")[:2]),
+        os=_os(),
+        virtualised="hypervisor" in _read("/proc/cpuinfo"),
+        python=platform.python_version(),
+        packages=_packages(),
+        driver=driver,
+        gpus=gpus,
+        topology=topology,
+    )
+
+
+def gpu_names() -> list[str]:
+    """Return the names of the GPUs that a server could use, empty where there is no driver."""
+    with nvml() as lib:
+        if lib is None:
+            return []
+        return [
+            _text(lib.nvmlDeviceGetName(lib.nvmlDeviceGetHandleByIndex(i)))
+            for i in range(lib.nvmlDeviceGetCount())
+        ]
+
+
+# What makes the silicon: with GPUs the GPUs alone, on a CPU host the processor.
+_GPU_SKU = ("name", "memory_mib", "sm", "power_limit_w", "max_sm_mhz", "max_memory_mhz")
+_CPU_SKU = ("cpu_model", "cpu_cores", "cpu_flags")
+
+
+def _skus(fp: Fingerprint) -> list[tuple[Any, ...]]:
+    if fp.gpus:
+        return sorted({tuple(getattr(g, f) for f in _GPU_SKU) for g in fp.gpus}, key=str)
+    return [tuple(str(getattr(fp, f)) for f in _CPU_SKU)]
+
+
+def compare(a: Fingerprint, b: Fingerprint) -> Tier:
+    """Return how alike two machines are. Pure."""
+    if bool(a.gpus) != bool(b.gpus) or _skus(a) != _skus(b):
+        return Tier.OTHER
+    if len(a.gpus) != len(b.gpus) or a.topology != b.topology:
+        return Tier.SAME_SKU
+    same_software = a.packages == b.packages and a.driver == b.driver
+    same_host = a.cpu_model == b.cpu_model and a.cpu_cores == b.cpu_cores
+    if same_software and same_host:
+        return Tier.SAME_MACHINE_CLASS
+    return Tier.SAME_SKU_AND_TOPOLOGY
+
+
+def differences(a: Fingerprint, b: Fingerprint) -> list[str]:
+    """Return the fields that differ, a line each, with what the field is."""
+    lines = []
+    for name, field in Fingerprint.model_fields.items():
+        old, new = getattr(a, name), getattr(b, name)
+        if old != new:
+            why = f"  ({field.description})" if field.description else ""
+            lines.append(f"{name}: {old} → {new}{why}")
+    return lines
