@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +21,9 @@ from kit.errors import UserError
 from kit.setup_env import bootstrap, build, stamp
 from kit.setup_env.build import NEEDED_SPACE, Site, set_up
 from kit.setup_env.console import Runner, StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 # Plays uv: writes its arguments down, fails where FAIL matches them, makes what is looked at.
@@ -186,22 +193,69 @@ def test_pips_configuration_reaches_uv(checkout: Checkout) -> None:
     assert "VIRTUAL_ENV" not in runner.environ
 
 
-def test_an_interrupt_ends_the_child(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pathlib import Path; from kit.setup_env.console import Runner\n"
-        "command = ['/bin/sh', '-c', 'echo $$ > pid; exec sleep 60']\n"
-        "Runner(Path('.'), Path('log'), {}).run('x', command)"
-    )
-    environ = {"PYTHONPATH": str(ROOT)}
+# Runs a set-up whose installer sleeps, the lock held by both; prints nothing.
+SLEEPER = """
+import signal
+from pathlib import Path
+from kit.setup_env import build, cli
+from kit.setup_env.console import Runner
+
+def sleeping(root, environ):
+    with build.only_one(Path("lock")) as hold:
+        command = ["/bin/sh", "-c", "echo $$ > pid; exec sleep 60"]
+        Runner(Path("."), Path("log"), {}, (hold,)).run("sleeping", command)
+
+# Tests that run in the background are started with SIGINT ignored, which children inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+build.set_up = sleeping
+raise SystemExit(cli.run(["setup"]))
+"""
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [sys.executable, "-c", script], cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", SLEEPER],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
     )
-    pid = tmp_path / "pid"
-    while not (pid.exists() and pid.read_text().strip()):
+    while not child(tmp_path):
+        assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
+    yield process
+    process.kill()
     process.wait()
-    assert not Path(f"/proc/{pid.read_text().strip()}").exists()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child(tmp_path), signal.SIGKILL)
+
+
+def child(folder: Path) -> int:
+    """Return the process id of the sleeping installer, 0 as long as there is none."""
+    with contextlib.suppress(OSError, ValueError):
+        return int((folder / "pid").read_text())
+    return 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_request_to_end_ends_the_installer_too(
+    number: signal.Signals, sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    sleeper.send_signal(number)
+    assert sleeper.wait() == 130
+    assert not Path(f"/proc/{child(tmp_path)}").exists()
+
+
+def test_an_installer_that_outlives_a_killed_set_up_keeps_the_next_one_waiting(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    sleeper.kill()
+    sleeper.wait()
+    with (tmp_path / "lock").open() as handle:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.kill(child(tmp_path), signal.SIGKILL)
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 class FakePips:
