@@ -1,11 +1,10 @@
 """Statistics of nested measurements (sweeps within launches), ratios, equivalence and planning.
 
 Pure: numpy and scipy only, no I/O, nothing else of the kit. Throughput is positive and its noise
-    relative, so nested
-data are worked on as logarithms: intervals are ratios, and scaling all data scales them. Every
-function raises ValueError for data that are empty, NaN, infinite or (where a logarithm is taken)
-not positive. ``docs/method.md`` says why each method was chosen and prints the simulation behind
-it.
+relative, so nested data are worked on as logarithms: intervals are those of ratios, and scaling
+all data scales them. Every function raises ValueError for data that are empty, NaN, infinite or
+(where a logarithm is taken) not positive. ``docs/method.md`` says why each method was chosen and
+prints the simulation behind it.
 """
 
 from __future__ import annotations
@@ -33,10 +32,12 @@ from kit.stats.factors import (
 )
 from kit.stats.nested import (
     Groups,
+    Noise,
     Reference,
     Statistic,
     combined_cv,
     hierarchical_ci,
+    noise_of,
     pooled_cv,
     ratio_ci,
     ratio_to_reference,
@@ -56,6 +57,7 @@ __all__ = [
     "Estimate",
     "Factors",
     "Groups",
+    "Noise",
     "Plan",
     "Reference",
     "Statistic",
@@ -72,6 +74,7 @@ __all__ = [
     "holm",
     "mean_ci",
     "median_ci",
+    "noise_of",
     "outliers",
     "plan_repetitions",
     "pooled_cv",

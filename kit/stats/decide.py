@@ -1,6 +1,4 @@
-"""From intervals to decisions: equivalence, difference, several levels at once, and how wide the
-band is.
-"""
+"""From intervals to decisions: equivalence, difference, several levels at once, tolerances."""
 
 from __future__ import annotations
 
@@ -16,6 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 MIN_TOLERANCE = 0.05
 MAX_TOLERANCE = 0.10
 ALPHA = 0.05
+STANDARD_ERRORS = 4.0
 
 
 def _check_delta(delta: float) -> None:
@@ -59,8 +58,7 @@ def _p_above(estimate: Estimate, bound: float) -> float:
 
 
 def tost_p_values(estimate: Estimate, delta: float) -> tuple[float, float]:
-    """Return the p values of the two one-sided tests: that the ratio is too low, and that it is
-    too high.
+    """Return the p values of two one-sided tests: that the ratio is too low, that it is too high.
 
     Equivalence at level a is the larger one below a; that agrees with :func:`equivalence` on the
     interval of confidence 1 - 2a. Without an interval both are 1.
@@ -78,9 +76,7 @@ def tost_p_values(estimate: Estimate, delta: float) -> tuple[float, float]:
 
 
 def difference_p_value(estimate: Estimate, null: float = 1.0) -> float:
-    """Return the two-sided p value of the hypothesis that the ratio is ``null``; 1 without an
-    interval.
-    """
+    """Return the two-sided p value of a ratio of ``null``; 1 without an interval."""
     if not math.isfinite(estimate.log_error):
         return 1.0
     distance = abs(math.log(estimate.value) - math.log(null))
@@ -109,34 +105,42 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def calls(
-    ratios: Mapping[Key, Estimate], tolerances: Mapping[Key, float], alpha: float = ALPHA
+    ratios: Mapping[Key, Estimate],
+    tolerances: Mapping[Key, float],
+    alpha: float = ALPHA,
+    material: float = MIN_TOLERANCE,
 ) -> dict[Key, Call]:
-    """Call each level of a run against its reference.
+    """Call each level of a run against its reference, all levels together.
 
-    same: the interval lies inside the band. lower or higher: the ratio differs from 1 by Holm's
-        test over all levels
-    at ``alpha``, and the estimate lies outside the band. undecided: anything else. So however
-    many levels there are, an unchanged system gets any ``lower`` or ``higher`` in at most
-    ``alpha`` of runs.
+    lower or higher: the ratio differs from 1 by Holm's test over all levels at ``alpha``, and the
+    estimate is off by more than ``material``. same: otherwise, if the interval lies inside the
+    band. undecided: anything else. However many levels there are, an unchanged system gets any
+    ``lower`` or ``higher`` in at most ``alpha`` of runs.
 
     Args:
         ratios: The ratio of each level, 1 meaning unchanged.
         tolerances: The half-width of each level's band.
-        alpha: Chance of any false alarm.
+        alpha: Chance of any false alarm in a run.
+        material: Least difference that is called one.
+
+    Raises:
+        ValueError: a tolerance or ``material`` outside (0, 1).
     """
+    _check_delta(material)
     keys = list(ratios)
-    adjusted = dict(zip(keys, holm([difference_p_value(ratios[k]) for k in keys]), strict=True))
-    return {k: _call(ratios[k], tolerances[k], adjusted[k] <= alpha) for k in keys}
+    adjusted = holm([difference_p_value(ratios[k]) for k in keys])
+    return {
+        k: _call(ratios[k], tolerances[k], material, p <= alpha)
+        for k, p in zip(keys, adjusted, strict=True)
+    }
 
 
-def _call(ratio: Estimate, delta: float, differs: bool) -> Call:
-    if equivalence(ratio, delta) == "inside":
-        return "same"
-    if differs and ratio.value < 1 - delta:
+def _call(ratio: Estimate, delta: float, material: float, differs: bool) -> Call:
+    if differs and ratio.value < 1 - material:
         return "lower"
-    if differs and ratio.value > 1 + delta:
+    if differs and ratio.value > 1 + material:
         return "higher"
-    return "undecided"
+    return "same" if equivalence(ratio, delta) == "inside" else "undecided"
 
 
 def tolerance(
@@ -145,8 +149,11 @@ def tolerance(
     floor: float = MIN_TOLERANCE,
     ceiling: float = MAX_TOLERANCE,
 ) -> float:
-    """Return the half-width of the band: twice the standard error of the ratio, between floor and
-    ceiling.
+    """Return the half-width of the band from the noise of both sides, between floor and ceiling.
+
+    Four standard errors of the ratio: about two for the interval's own half-width and two for where
+    an unchanged system's estimate falls, so that one level of it is called ``same`` in some 95 % of
+    runs however large the noise, up to the ceiling.
 
     Args:
         reference_error: Standard error of the reference, relative.
@@ -155,13 +162,14 @@ def tolerance(
         ceiling: Greatest tolerance, or noise could buy any verdict.
 
     Raises:
-        ValueError: a negative or not finite error, or a floor above the ceiling.
+        ValueError: a negative or not finite error, or a floor outside (0, 1).
     """
     if not (0 <= reference_error < math.inf and 0 <= run_error < math.inf):
         raise ValueError("errors must be finite and not negative")
     if not 0 < floor < 1:
         raise ValueError("the floor must lie between 0 and 1")
-    return min(max(floor, ceiling), max(floor, 2 * math.hypot(reference_error, run_error)))
+    wanted = STANDARD_ERRORS * math.hypot(reference_error, run_error)
+    return min(max(floor, ceiling), max(floor, wanted))
 
 
 def enough(estimate: Estimate, tolerance: float) -> bool:

@@ -55,15 +55,12 @@ class Estimate:
 
     @property
     def relative_half_width(self) -> float:
-        """Half the interval's width over the magnitude of the value; infinite without an
-        interval.
-        """
+        """Half the interval's width over the value's magnitude; infinite without an interval."""
         return self.half_width / abs(self.value) if self.value else math.inf
 
 
 def checked(values: Iterable[float], *, positive: bool = False) -> Array:
-    """Return ``values`` as a sorted array of shape (n,); sorting makes every result independent
-    of order.
+    """Return ``values`` as a sorted array of shape (n,): results must not depend on order.
 
     Raises:
         ValueError: empty, not finite or, with ``positive``, not above zero.
@@ -85,9 +82,7 @@ def check_confidence(confidence: float) -> None:
 
 
 def t_quantile(confidence: float, df: float) -> float:
-    """Return the two-sided quantile of Student's t; of the normal distribution for infinite
-    ``df``.
-    """
+    """Return the two-sided quantile of Student's t; that of the normal for infinite ``df``."""
     q = 0.5 + confidence / 2
     return float(special.ndtri(q) if math.isinf(df) else special.stdtrit(df, q))
 
@@ -117,7 +112,8 @@ def geometric_mean(values: Iterable[float]) -> float:
     Raises:
         ValueError: empty, not finite or not positive.
     """
-    return math.exp(math.fsum(np.log(checked(values, positive=True))) / len(list(values)))
+    logs = np.log(checked(values, positive=True))
+    return math.exp(math.fsum(logs) / logs.size)
 
 
 def mean_ci(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:

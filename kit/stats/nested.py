@@ -1,11 +1,10 @@
-"""Intervals for sweeps within launches: of a mean, of a ratio of two scenarios, of a ratio to a
-reference.
+"""Intervals for sweeps within launches: of a mean, of a ratio, of a ratio to a reference.
 
 The unit is the launch. Sweeps of one launch share what that server start drew (memory layout,
 clocks, autotuning), so only the spread between launches says how far another launch would come
 out. Each launch is summed up by the mean (or median) of the logarithms of its sweeps; Student's t
-on those sums is exact for any mixture of the two noises. Bootstraps and Satterthwaite's method
-over estimated components undercover with few launches (``docs/method.md``).
+on those sums is exact for any mixture of the two noises. Bootstraps and Satterthwaite's method over
+estimated components undercover with few launches (``docs/method.md``).
 """
 
 from __future__ import annotations
@@ -24,6 +23,14 @@ Statistic = Literal["mean", "median"]
 # With this many launches on both sides each side's noise is estimated by itself (Welch); below,
 # they share one.
 WELCH_FROM = 3
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Variance of the logarithm of one launch's value, with the degrees of freedom behind it."""
+
+    variance: float
+    df: int
 
 
 @dataclass(frozen=True)
@@ -55,22 +62,21 @@ class Reference:
                 raise ValueError("a coefficient of variation must be finite and not negative")
 
     @property
-    def variance(self) -> float | None:
-        """Variance of one launch's mean, relative; None where fewer than two launches or no noise
-        were recorded.
-        """
+    def noise(self) -> Noise | None:
+        """Noise of one launch; None where fewer than two launches or no noise were recorded."""
         if self.launches < 2 or self.launch_cv is None:
             return None
-        return self.launch_cv**2 + (self.sweep_cv or 0.0) ** 2 * self.launches / self.n
+        variance = self.launch_cv**2 + (self.sweep_cv or 0.0) ** 2 * self.launches / self.n
+        return Noise(variance, self.launches - 1)
 
 
 @dataclass(frozen=True)
 class _Sample:
-    """Launch values of one side: mean of logarithms, variance between launches, and how many."""
+    """Launch values of one side: mean of logarithms, how many, and their noise if they tell any."""
 
     mean: float
-    variance: float
     launches: int
+    noise: Noise | None
 
 
 def _logs(groups: Groups) -> list[Array]:
@@ -89,14 +95,22 @@ def _launch_values(groups: Groups, statistic: Statistic) -> Array:
 
 def _sample(values: Array) -> _Sample:
     ordered = np.sort(values)
-    variance = float(ordered.var(ddof=1)) if ordered.size > 1 else math.nan
-    return _Sample(math.fsum(ordered) / ordered.size, variance, int(ordered.size))
+    n = int(ordered.size)
+    noise = Noise(float(ordered.var(ddof=1)), n - 1) if n > 1 else None
+    return _Sample(math.fsum(ordered) / n, n, noise)
+
+
+def noise_of(groups: Groups, statistic: Statistic = "mean") -> Noise | None:
+    """Return the noise of one launch of ``groups``; None for a single launch.
+
+    Raises:
+        ValueError: no data, or a value that is not positive and finite.
+    """
+    return _sample(_launch_values(groups, statistic)).noise
 
 
 def _components(groups: Groups) -> tuple[float, float, int, int]:
-    """Return variance between launches, variance within, and the degrees of freedom of each
-    (moments of ANOVA).
-    """
+    """Return variance between launches and within, and the degrees of freedom of each (ANOVA)."""
     logs = _logs(groups)
     sizes = np.array([g.size for g in logs], dtype=np.float64)
     total, k = float(sizes.sum()), len(logs)
@@ -112,8 +126,7 @@ def _components(groups: Groups) -> tuple[float, float, int, int]:
 
 
 def variance_components(groups: Groups) -> tuple[float, float]:
-    """Return the noise between launches and between sweeps of a launch, as coefficients of
-    variation.
+    """Return the coefficients of variation between launches and between sweeps of a launch.
 
     Args:
         groups: Launches of sweeps; ragged is fine.
@@ -131,8 +144,7 @@ def variance_components(groups: Groups) -> tuple[float, float]:
 
 
 def pooled_cv(sets: Iterable[Groups]) -> tuple[float, float]:
-    """Return the two noises over several levels or scenarios, each weighted by its degrees of
-    freedom.
+    """Return the two noises over several sets, each weighted by its degrees of freedom.
 
     Raises:
         ValueError: no set has two launches, or a value is not positive and finite.
@@ -157,15 +169,45 @@ def combined_cv(launch_cv: float, sweep_cv: float, launches: int, n: int) -> flo
 
 
 def relative_spread(groups: Groups) -> float:
-    """Return the relative standard error of the mean of ``groups``; zero for one launch, which
-    cannot tell.
-    """
+    """Return the relative standard error of the mean of ``groups``; zero for a single launch."""
     sample = _sample(_launch_values(groups, "mean"))
-    return math.sqrt(sample.variance / sample.launches) if sample.launches > 1 else 0.0
+    return math.sqrt(sample.noise.variance / sample.launches) if sample.noise else 0.0
+
+
+def _pool(noises: Iterable[Noise | None]) -> Noise | None:
+    known = [n for n in noises if n is not None]
+    df = sum(n.df for n in known)
+    return Noise(math.fsum(n.variance * n.df for n in known) / df, df) if df else None
+
+
+def _error(sides: Sequence[_Sample], beside: Sequence[Noise]) -> tuple[float, float, str]:
+    """Return standard error, degrees of freedom and method of a sum of independent launch means."""
+    shared = _pool([*(s.noise for s in sides), *beside])
+    if shared is None:
+        return math.inf, 0.0, "none: a single launch"
+    if beside:
+        # A side that looks noisier than the rest keeps its own noise: sharing may not hide it.
+        variance = math.fsum(
+            max(shared.variance, s.noise.variance if s.noise else 0.0) / s.launches for s in sides
+        )
+        return math.sqrt(variance), float(shared.df), "t on launches, noise shared over scenarios"
+    own = [s.noise.variance / s.launches for s in sides if s.noise]
+    if len(sides) == 1:
+        return math.sqrt(own[0]), float(shared.df), "t on launches"
+    if min(s.launches for s in sides) >= WELCH_FROM and len(own) == len(sides):
+        spread = math.fsum(v**2 / (s.launches - 1) for v, s in zip(own, sides, strict=True))
+        df = math.fsum(own) ** 2 / spread if spread else float(shared.df)
+        return math.sqrt(math.fsum(own)), df, "Welch's t on launches"
+    variance = shared.variance * math.fsum(1 / s.launches for s in sides)
+    return math.sqrt(variance), float(shared.df), "t on launches, noise shared by both sides"
 
 
 def hierarchical_ci(
-    groups: Groups, statistic: Statistic = "mean", confidence: float = CONFIDENCE
+    groups: Groups,
+    statistic: Statistic = "mean",
+    confidence: float = CONFIDENCE,
+    *,
+    beside: Sequence[Noise] = (),
 ) -> Estimate:
     """Return the geometric mean over launches with its interval: Student's t on the launches.
 
@@ -173,34 +215,17 @@ def hierarchical_ci(
         groups: Launches of sweeps; ragged is fine, empty launches are left out.
         statistic: How the sweeps of a launch are summed up: ``median`` resists a single bad sweep.
         confidence: Two-sided level.
+        beside: Noise measured elsewhere at the same level, see :func:`ratio_to_reference`.
 
     Returns:
-        One launch gives infinite bounds: sweeps of it cannot say what the next launch does.
+        One launch gives infinite bounds: its sweeps cannot say what the next launch does.
 
     Raises:
         ValueError: no data, or a value that is not positive and finite.
     """
     sample = _sample(_launch_values(groups, statistic))
-    error = math.sqrt(sample.variance / sample.launches) if sample.launches > 1 else math.inf
-    return log_interval(
-        sample.mean, error, sample.launches - 1.0, sample.launches, confidence, "t on launches"
-    )
-
-
-def _two_samples(a: _Sample, b: _Sample) -> tuple[float, float, str]:
-    """Return standard error, degrees of freedom and method of a difference of launch means."""
-    known = [s for s in (a, b) if math.isfinite(s.variance)]
-    if not known:
-        return math.inf, 0.0, "none: one launch on each side"
-    if min(a.launches, b.launches) >= WELCH_FROM and len(known) == 2:
-        va, vb = a.variance / a.launches, b.variance / b.launches
-        spread = va**2 / (a.launches - 1) + vb**2 / (b.launches - 1)
-        df = (va + vb) ** 2 / spread if spread else float(a.launches + b.launches - 2)
-        return math.sqrt(va + vb), df, "Welch's t on launches"
-    df = float(sum(s.launches - 1 for s in known))
-    pooled = math.fsum(s.variance * (s.launches - 1) for s in known) / df
-    error = math.sqrt(pooled * (1 / a.launches + 1 / b.launches))
-    return error, df, "t on launches, noise shared by both sides"
+    error, df, method = _error([sample], beside)
+    return log_interval(sample.mean, error, df, sample.launches, confidence, method)
 
 
 def ratio_ci(
@@ -210,6 +235,7 @@ def ratio_ci(
     *,
     paired: bool = False,
     statistic: Statistic = "mean",
+    beside: Sequence[Noise] = (),
 ) -> Estimate:
     """Return the ratio of two scenarios of one run with its interval.
 
@@ -224,31 +250,34 @@ def ratio_ci(
         confidence: Two-sided level.
         paired: Pair the launches by index.
         statistic: How the sweeps of a launch are summed up.
+        beside: Noise measured elsewhere at the same level, see :func:`ratio_to_reference`; not
+            with ``paired``, where the noise is that of ratios.
 
     Raises:
-        ValueError: no data, a value that is not positive and finite, or unequal numbers of
-            launches when paired.
+        ValueError: no data, a value that is not positive and finite, unequal numbers of launches
+            when paired, or ``beside`` when paired.
     """
-    if paired and len(numerator) != len(denominator):
-        raise ValueError("pairs need as many launches on either side")
     if paired:
-        whole = [(n, d) for n, d in zip(numerator, denominator, strict=True) if len(n) and len(d)]
-        top = _launch_values([n for n, _ in whole], statistic)
-        bottom = _launch_values([d for _, d in whole], statistic)
-        pairs = _sample(top - bottom)
-        error = math.sqrt(pairs.variance / pairs.launches) if pairs.launches > 1 else math.inf
-        return log_interval(
-            pairs.mean,
-            error,
-            pairs.launches - 1.0,
-            pairs.launches,
-            confidence,
-            "t on paired launches",
-        )
+        if beside:
+            raise ValueError("noise of single launches says nothing of pairs")
+        return _paired(numerator, denominator, confidence, statistic)
     a = _sample(_launch_values(numerator, statistic))
     b = _sample(_launch_values(denominator, statistic))
-    error, df, method = _two_samples(a, b)
+    error, df, method = _error([a, b], beside)
     return log_interval(a.mean - b.mean, error, df, min(a.launches, b.launches), confidence, method)
+
+
+def _paired(
+    numerator: Groups, denominator: Groups, confidence: float, statistic: Statistic
+) -> Estimate:
+    if len(numerator) != len(denominator):
+        raise ValueError("pairs need as many launches on either side")
+    whole = [(n, d) for n, d in zip(numerator, denominator, strict=True) if len(n) and len(d)]
+    top = _launch_values([n for n, _ in whole], statistic)
+    bottom = _launch_values([d for _, d in whole], statistic)
+    pairs = _sample(top - bottom)
+    error, df, _ = _error([pairs], ())
+    return log_interval(pairs.mean, error, df, pairs.launches, confidence, "t on paired launches")
 
 
 def ratio_to_reference(
@@ -258,14 +287,18 @@ def ratio_to_reference(
     confidence: float = CONFIDENCE,
     *,
     statistic: Statistic = "mean",
+    beside: Sequence[Noise] = (),
 ) -> Estimate:
-    """Return the ratio of a mean over launches to a reference, with the noise of both in the
-    interval.
+    """Return the ratio of a mean over launches to a reference, with the noise of both in it.
 
     With a :class:`Reference` of two or more launches, the two are compared as two samples (see
     :func:`ratio_ci`): a run of one launch is then judged by the reference's noise. A reference of
     one launch, or without recorded noise, is taken to have the run's noise between launches, and
     its own or else the run's noise between sweeps.
+
+    ``beside`` is how a few launches become enough: the other scenarios of the run and of the
+    reference are other servers that met the same level, so their noise is pooled with this one's,
+    and its degrees of freedom count; a side that looks noisier than the pool keeps its own.
 
     Args:
         groups: Launches of sweeps; ragged is fine.
@@ -273,43 +306,43 @@ def ratio_to_reference(
         reference_error: Standard error, relative, of a bare number; 0 takes it as exact.
         confidence: Two-sided level.
         statistic: How the sweeps of a launch are summed up.
+        beside: Noise of other scenarios at the same level: :func:`noise_of`, ``Reference.noise``.
 
     Raises:
         ValueError: no data, a value that is not positive and finite, or such a reference.
     """
     run = _sample(_launch_values(groups, statistic))
     if isinstance(reference, Reference):
-        error, df, method = _against(groups, run, reference)
         value = reference.value
+        if reference.noise:
+            other = _Sample(0.0, reference.launches, reference.noise)
+            error, df, method = _error([run, other], beside)
+        else:
+            error, df, method = _against_unknown(groups, run, reference, beside)
     else:
         value = Reference(reference).value
         if not (reference_error >= 0 and math.isfinite(reference_error)):
             raise ValueError("the reference's error must be finite and not negative")
-        error, df, method = _against_known(run, reference_error)
+        error, df, method = _error([run], beside)
+        if reference_error and df:
+            total = error**2 + reference_error**2
+            # A known error has infinite degrees of freedom (Satterthwaite 1946).
+            df = df * (total / error**2) ** 2 if error else math.inf
+            error = math.sqrt(total)
     return log_interval(run.mean - math.log(value), error, df, run.launches, confidence, method)
 
 
-def _against_known(run: _Sample, reference_error: float) -> tuple[float, float, str]:
-    if run.launches < 2:
-        return math.inf, 0.0, "none: one launch"
-    own = run.variance / run.launches
-    total = own + reference_error**2
-    # A known error has infinite degrees of freedom (Satterthwaite 1946).
-    df = (run.launches - 1) * (total / own) ** 2 if own else math.inf
-    return math.sqrt(total), df, "t on launches, reference of known error"
-
-
-def _against(groups: Groups, run: _Sample, reference: Reference) -> tuple[float, float, str]:
-    variance = reference.variance
-    if variance is not None:
-        return _two_samples(run, _Sample(0.0, variance, reference.launches))
-    if run.launches < 2:
-        return math.inf, 0.0, "none: one launch and a reference of unknown noise"
+def _against_unknown(
+    groups: Groups, run: _Sample, reference: Reference, beside: Sequence[Noise]
+) -> tuple[float, float, str]:
+    """Take a reference of unknown noise to be as noisy as the run."""
+    error, df, method = _error([run, _Sample(0.0, reference.launches, None)], beside)
+    if not df:
+        return error, df, method
     _, within, _, _ = _components(groups)
     sweeps_of_run = sum(len(g) for g in groups) / run.launches
     sweep_variance = within if reference.sweep_cv is None else reference.sweep_cv**2
-    # One launch of the reference varies as one of the run, but for the sweeps it is the mean of.
+    # The reference is the mean of other numbers of sweeps than a launch of the run.
     extra = sweep_variance * reference.launches / reference.n - within / sweeps_of_run
-    own = run.variance / run.launches
-    total = own + (run.variance + max(0.0, extra)) / reference.launches
-    return math.sqrt(total), run.launches - 1.0, "t on launches, reference taken to be as noisy"
+    error = math.sqrt(error**2 + max(0.0, extra) / reference.launches)
+    return error, df, "t on launches, reference taken to be as noisy"

@@ -45,8 +45,7 @@ def expected_half_width(
     other_sweeps: int | None = None,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """Return the mean half-width, relative, of the interval of a ratio of two sides with the same
-    noise.
+    """Return the mean half-width, relative, of a ratio's interval; both sides equally noisy.
 
     Args:
         launch_cv: Noise between launches, relative.
