@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAKE_UV = """#!/bin/sh
 echo "$*" >> "{calls}"
 case "$*" in --version) exit 0;; esac
+ls -l /proc/self/fd | grep -q setup/lock || {{ echo "the lock is not held"; exit 1; }}
 if [ -n "$FAIL" ]; then case "$*" in $FAIL) echo "${{WORDS:-no such version}}"; exit 1;; esac; fi
 for last; do :; done
 case "$*" in
@@ -95,11 +96,34 @@ def test_first_set_up_installs_torch_the_lock_and_the_kit(checkout: Checkout) ->
     assert notes(checkout)["torch"] == "wheel"
 
 
-def test_second_set_up_calls_nothing(checkout: Checkout) -> None:
+def test_second_set_up_calls_nothing(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     checkout.set_up()
     before = checkout.calls.read_text()
+    capsys.readouterr()
+    # Not even the questions that come before the first step are asked again.
+    monkeypatch.setitem(NEEDED_SPACE, "cpu", 10**18)
     checkout.set_up()
     assert checkout.calls.read_text() == before
+    assert capsys.readouterr().out == ""
+
+
+def test_who_waited_for_another_set_up_finds_its_work_done(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = build.only_one
+
+    @contextlib.contextmanager
+    def after_another(path: Path) -> Iterator[int]:
+        monkeypatch.setattr(build, "only_one", real)
+        checkout.set_up()
+        with real(path) as hold:
+            yield hold
+
+    monkeypatch.setattr(build, "only_one", after_another)
+    checkout.set_up()
+    assert len(checkout.installs) == 3
 
 
 def test_cuda_lock_brings_its_own_torch(
@@ -142,6 +166,13 @@ def test_a_full_disk_ends_it_at_once(checkout: Checkout) -> None:
     assert len(checkout.installs) == 1
 
 
+def test_a_disk_too_small_for_the_cuda_build_is_said_with_its_size(checkout: Checkout) -> None:
+    full = "No space left on device (os error 28)"
+    with pytest.raises(UserError, match="CUDA build of torch") as caught:
+        checkout.set_up(KIT_TORCH="cuda", FAIL="*cpu-torch*", WORDS=full)
+    assert "5 GB" in caught.value.remedy
+
+
 def test_too_little_space_is_said_before_anything_is_fetched(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +194,8 @@ def test_a_failed_set_up_leaves_the_old_environment_and_the_next_one_mends(
     with pytest.raises(UserError, match="installing packages"):
         checkout.set_up(FAIL="*locks/cpu-py*")
     assert (checkout.root / ".venv/old").exists()
+    assert not (checkout.root / ".venv.tmp").exists()
+    (checkout.root / ".venv.tmp").mkdir()
     (checkout.root / ".venv.tmp/rubbish").touch()
     checkout.set_up()
     assert not (checkout.root / ".venv/old").exists()

@@ -9,7 +9,8 @@ import pytest
 from kit.setup_env import stamp
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import shutil
+from pathlib import Path
 
 PYPROJECT = """
 [project]
@@ -77,10 +78,11 @@ def test_another_python_makes_it_stale(checkout: Path, venv: Path) -> None:
     assert not stamp.is_fresh(venv, inputs(checkout, "3.12.1 /usr/bin/python3.12"))
 
 
-def test_a_moved_checkout_makes_it_stale(checkout: Path, venv: Path) -> None:
-    want = inputs(checkout)
-    stamp.write(venv, {**want, "root": "/elsewhere"}, {})
-    assert not stamp.is_fresh(venv, want)
+def test_a_moved_checkout_makes_it_stale(checkout: Path, tmp_path: Path, venv: Path) -> None:
+    stamp.write(venv, inputs(checkout), {})
+    moved = tmp_path / "moved"
+    shutil.copytree(checkout, moved)
+    assert not stamp.is_fresh(moved / ".venv", inputs(moved))
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", '{"inputs": null}', "{"])

@@ -181,8 +181,16 @@ class Build:
         Raises:
             UserError: something that the user can mend.
         """
-        started = time.monotonic()
         shutil.rmtree(self.tmp, ignore_errors=True)
+        try:
+            self.make(want)
+        finally:
+            # Gone already where all went well; else gigabytes that nobody would look for.
+            shutil.rmtree(self.tmp, ignore_errors=True)
+
+    def make(self, want: dict[str, object]) -> None:
+        """Take the steps of :meth:`run`."""
+        started = time.monotonic()
         self.tell("the installer (uv, from locks/bootstrap.txt)")
         uv = prepare_uv(self.site, self.runner, self.environ)
         venv = [str(uv.path), "venv", "--quiet", "--no-project", "--relocatable"]
@@ -236,6 +244,11 @@ class Build:
                 )
             except StepError as failed:
                 last = failed
+                if failed.disk_full and way == "cuda":
+                    raise UserError(
+                        "The disk is full (fetching the CUDA build of torch).",
+                        "Free 5 GB, or give this host a CPU build of torch (docs/setup.md).",
+                    ) from None
                 if failed.disk_full:
                     break
                 continue
