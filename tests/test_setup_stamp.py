@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,7 @@ import pytest
 from kit.setup_env import stamp
 
 if TYPE_CHECKING:
-    import shutil
-from pathlib import Path
+    from pathlib import Path
 
 PYPROJECT = """
 [project]
@@ -78,9 +78,9 @@ def test_another_python_makes_it_stale(checkout: Path, venv: Path) -> None:
     assert not stamp.is_fresh(venv, inputs(checkout, "3.12.1 /usr/bin/python3.12"))
 
 
-def test_a_moved_checkout_makes_it_stale(checkout: Path, tmp_path: Path, venv: Path) -> None:
+def test_a_moved_checkout_makes_it_stale(checkout: Path, venv: Path) -> None:
     stamp.write(venv, inputs(checkout), {})
-    moved = tmp_path / "moved"
+    moved = checkout.with_name("moved")
     shutil.copytree(checkout, moved)
     assert not stamp.is_fresh(moved / ".venv", inputs(moved))
 
