@@ -163,6 +163,9 @@ class Manifest(Record):
     backend: str
     backend_reason: str = ""
     pair: dict[str, Any]
+    expected_accept_length: dict[str, float] = Field(
+        default_factory=dict, description="theory for the planted pair, by scenario"
+    )
     fingerprint: dict[str, Any]
     fingerprint_hash: str
     patches: list[dict[str, Any]]

@@ -20,7 +20,7 @@ from kit.backends.base import Backend
 from kit.errors import UserError
 from kit.golden import Golden
 from kit.measure import Measurement, Observer, measure
-from kit.planted import PairSpec, Plan, make_pair
+from kit.planted import PairSpec, Plan, expected_accept_length, make_pair
 from kit.prompts import PromptSource, tokenize_chat
 from kit.records import Manifest, PlanConfig, RunStatus
 from kit.runfolder import RunFolder, read_run
@@ -60,6 +60,18 @@ def pair_spec(rig: Rig) -> PairSpec | None:
     if not isinstance(rig.pair, PlantedPairConfig):
         return None
     return PairSpec(**rig.pair.model_dump(exclude={"kind"}))
+
+
+def expected_accept_lengths(rig: Rig, scenarios: dict[str, Scenario]) -> dict[str, float]:
+    """Return the theory's accept length of each speculative scenario; empty for real weights."""
+    spec = pair_spec(rig)
+    if spec is None:
+        return {}
+    return {
+        name: expected_accept_length(s.topk, s.num_steps, s.num_draft_tokens, spec.p, spec.q)
+        for name, scenario in scenarios.items()
+        if (s := scenario.speculative)
+    }
 
 
 def planted_dir(rig: Rig) -> Path:
@@ -190,6 +202,7 @@ def _manifest(
         backend=backend.name,
         backend_reason=backend_reason,
         pair=pair,
+        expected_accept_length=expected_accept_lengths(rig, scenarios),
         fingerprint=print_.model_dump(mode="json"),
         fingerprint_hash=print_.hash,
         patches=[],

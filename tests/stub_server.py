@@ -1,9 +1,9 @@
 """A stand-in for the server's HTTP face, for faults and timing of the harness only; it decodes nothing.
 
-    python stub_server.py --port N [--mode MODE] [--plan DIR] [--worker plain|v1|v2]
+    python stub_server.py --port N [--mode MODE] [the real server's flags]
 
-It answers /health, /server_info and /generate like SGLang 0.5.12.post1. With --plan it continues a planted pair's
-prompts exactly. Modes break one thing each.
+It answers /health, /server_info and /generate like SGLang 0.5.12.post1 would for the same flags. With --model-path
+it continues a planted pair's prompts exactly. Modes break one thing each.
 """
 
 from __future__ import annotations
@@ -38,19 +38,25 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--mode", choices=MODES, default="ok")
 parser.add_argument("--after", type=int, default=5)
-parser.add_argument("--plan", default="")
-parser.add_argument("--worker", default="plain")
-parser.add_argument("--spec", default="0,0,0", help="topk,steps,draft tokens")
+parser.add_argument("--model-path", default="", help="target of a planted pair, continued exactly")
+parser.add_argument("--speculative-eagle-topk", type=int, default=0)
+parser.add_argument("--speculative-num-steps", type=int, default=0)
+parser.add_argument("--speculative-num-draft-tokens", type=int, default=0)
+parser.add_argument("--max-running-requests", type=int, default=32)
+parser.add_argument("--wrong-worker", action="store_true")
 parser.add_argument("--delay", type=float, default=0.0)
 parser.add_argument("--log-line", default="")
-args, _ = parser.parse_known_args()
+# Options come from the command line, and from STUB_ARGS where the command line is the real server's.
+args, _ = parser.parse_known_args([*sys.argv[1:], *os.environ.get("STUB_ARGS", "").split()])
 
-topk, steps, draft_tokens = map(int, args.spec.split(","))
+topk, steps = args.speculative_eagle_topk, args.speculative_num_steps
+draft_tokens = args.speculative_num_draft_tokens
+v2 = os.environ.get("SGLANG_ENABLE_SPEC_V2") == "True"
 plan: Any = None
-if args.plan:
+if args.model_path:
     from kit.planted import Plan
 
-    plan = Plan.load(Path(args.plan))
+    plan = Plan.load(Path(args.model_path).parent)
 if args.log_line:
     print(args.log_line, flush=True)
 if args.mode == "exit-at-start":
@@ -83,16 +89,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self.reply({})
         elif self.path == "/server_info":
-            spec = args.worker != "plain"
+            spec = topk > 0
             self.reply(
                 {
                     "version": "0.5.12.post1",
-                    "disable_overlap_schedule": args.worker == "v1",
+                    "disable_overlap_schedule": spec and v2 == args.wrong_worker,
                     "speculative_algorithm": "EAGLE3" if spec else None,
                     "speculative_num_steps": steps if spec else None,
                     "speculative_eagle_topk": topk if spec else None,
                     "speculative_num_draft_tokens": draft_tokens if spec else None,
-                    "internal_states": [{"effective_max_running_requests_per_dp": 32}],
+                    "internal_states": [
+                        {"effective_max_running_requests_per_dp": args.max_running_requests}
+                    ],
                 }
             )
         else:

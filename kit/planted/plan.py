@@ -87,8 +87,9 @@ class Plan:
             "kind": self.kind,
             "wrong": self.wrong.astype(np.int32),
         }
-        meta = {"format": str(FORMAT), "spec": json.dumps(self.spec.model_dump(mode="json"))}
-        save_file(tensors, file, metadata=meta)
+        # One entry: safetensors writes several in a random order, and the bytes must not vary.
+        meta = {"format": FORMAT, "spec": self.spec.model_dump(mode="json")}
+        save_file(tensors, file, metadata={"plan": json.dumps(meta)})
 
     @classmethod
     def load(cls, pair_dir: Path | str) -> Plan:
@@ -107,13 +108,13 @@ class Plan:
             )
         try:
             with safe_open(file, framework="np") as handle:  # type: ignore[no-untyped-call]
-                meta = handle.metadata() or {}
-                if meta.get("format") != str(FORMAT):
+                meta = json.loads((handle.metadata() or {})["plan"])
+                if meta.get("format") != FORMAT:
                     raise UserError(
                         f"The pair in {pair_dir} has format {meta.get('format')}, not {FORMAT}.",
                         remedy,
                     )
-                spec = PairSpec.model_validate_json(meta["spec"])
+                spec = PairSpec.model_validate(meta["spec"])
                 arrays = {
                     name: handle.get_tensor(name)
                     for name in ("cycle", "following", "kind", "wrong")

@@ -37,11 +37,11 @@ def interval(value: Interval | None, digits: int = 2) -> str:
 
 
 def accept(level: LevelVerdict) -> str:
-    """Return ``2.71 / 2.72`` (measured / planned), or a dash."""
+    """Return ``2.71 / 2.71 / 2.73`` (measured / these prompts' plan / theory), or a dash."""
     if level.accept_length is None:
         return "–"
-    planned = level.planned_accept_length
-    return f"{level.accept_length:.2f}" + (f" / {planned:.2f}" if planned else "")
+    known = (level.accept_length, level.planned_accept_length, level.expected_accept_length)
+    return " / ".join(f"{value:.2f}" for value in known if value)
 
 
 def level_rows(verdict: Verdict) -> list[list[str]]:
@@ -68,7 +68,7 @@ def level_rows(verdict: Verdict) -> list[list[str]]:
 
 
 COLUMNS = [
-    "scenario", "C", "tok/s [95 % CI]", "", "accept / planned", "step ms", "in flight",
+    "scenario", "C", "tok/s [95 % CI]", "", "accept / plan / theory", "step ms", "in flight",
     "ratio to golden", "verdict",
 ]
 

@@ -339,10 +339,13 @@ def _against_unknown(
     error, df, method = _error([run, _Sample(0.0, reference.launches, None)], beside)
     if not df:
         return error, df, method
-    _, within, _, _ = _components(groups)
+    _, within, _, within_df = _components(groups)
     sweeps_of_run = sum(len(g) for g in groups) / run.launches
     sweep_variance = within if reference.sweep_cv is None else reference.sweep_cv**2
     # The reference is the mean of other numbers of sweeps than a launch of the run.
     extra = sweep_variance * reference.launches / reference.n - within / sweeps_of_run
-    error = math.sqrt(error**2 + max(0.0, extra) / reference.launches)
-    return error, df, "t on launches, reference taken to be as noisy"
+    extra = max(0.0, extra) / reference.launches
+    total = error**2 + extra
+    if total and within_df:
+        df = total**2 / (error**4 / df + extra**2 / within_df)
+    return math.sqrt(total), df, "t on launches, reference taken to be as noisy"

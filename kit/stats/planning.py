@@ -43,6 +43,7 @@ def expected_half_width(
     *,
     other_launches: int | None = None,
     other_sweeps: int | None = None,
+    scenarios: int = 1,
     confidence: float = CONFIDENCE,
 ) -> float:
     """Return the mean half-width, relative, of a ratio's interval; both sides equally noisy.
@@ -55,6 +56,7 @@ def expected_half_width(
         other_launches: Launches of the other side: the reference's; None for a scenario of the
             same run.
         other_sweeps: Sweeps of each of those; None for the run's.
+        scenarios: Scenarios whose noise is shared (``beside``); 1 shares none.
         confidence: Two-sided level.
 
     Returns:
@@ -62,19 +64,19 @@ def expected_half_width(
     """
     other_launches = launches if other_launches is None else other_launches
     other_sweeps = sweeps if other_sweeps is None else other_sweeps
-    if min(launches, sweeps, other_launches, other_sweeps) < 1:
-        raise ValueError("launches and sweeps must be at least 1")
+    if min(launches, sweeps, other_launches, other_sweeps, scenarios) < 1:
+        raise ValueError("launches, sweeps and scenarios must be at least 1")
     for cv in (launch_cv, sweep_cv):
         if not (cv >= 0 and math.isfinite(cv)):
             raise ValueError("a coefficient of variation must be finite and not negative")
     a = (launch_cv**2 + sweep_cv**2 / sweeps) / launches
     b = (launch_cv**2 + sweep_cv**2 / other_sweeps) / other_launches
-    df = float(launches + other_launches - 2)
+    df = float(launches + other_launches - 2) * scenarios
     if df < 1:
         return math.inf
     if a + b == 0:
         return 0.0
-    if min(launches, other_launches) >= WELCH_FROM:
+    if scenarios == 1 and min(launches, other_launches) >= WELCH_FROM:
         df = (a + b) ** 2 / (a**2 / (launches - 1) + b**2 / (other_launches - 1))
     # The mean of a standard deviation estimated with df degrees of freedom is below the true one
     # by this.
@@ -93,6 +95,7 @@ def plan_repetitions(
     *,
     other_launches: int | None = None,
     other_sweeps: int | None = None,
+    scenarios: int = 1,
     min_launches: int = 2,
     max_launches: int = MAX_LAUNCHES,
     max_sweeps: int = MAX_SWEEPS,
@@ -115,6 +118,7 @@ def plan_repetitions(
         other_launches: Launches of the reference; None to plan for the ratio of two scenarios of
             the run.
         other_sweeps: Sweeps of each of those; None for the run's.
+        scenarios: Scenarios whose noise is shared (``beside``); 1 shares none.
         min_launches: Fewest launches to consider.
         max_launches: Most launches to consider.
         max_sweeps: Most sweeps of a launch to consider.
@@ -140,6 +144,7 @@ def plan_repetitions(
                 sweeps,
                 other_launches=other_launches,
                 other_sweeps=other_sweeps,
+                scenarios=scenarios,
                 confidence=confidence,
             )
             seconds = launches * (cost_launch_s + sweeps * cost_sweep_s)

@@ -117,6 +117,7 @@ def _draft(
         tok_s=to_interval(stats.hierarchical_ci(groups)),
         accept_length=_mean([r.accept_length for r in records]),
         planned_accept_length=_mean([r.planned_accept_length for r in records]),
+        expected_accept_length=run.manifest.expected_accept_length.get(scenario),
         effective_concurrency=fmean(r.effective_concurrency for r in records),
         step_time_s=_mean([r.step_time_s for r in records]),
         reference=reference.value if reference else None,

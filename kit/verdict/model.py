@@ -65,6 +65,7 @@ class LevelVerdict(_Frozen):
     tok_s: Interval
     accept_length: float | None
     planned_accept_length: float | None
+    expected_accept_length: float | None
     effective_concurrency: float
     step_time_s: float | None
     reference: float | None
