@@ -22,11 +22,11 @@ GAPS = (0.875, 4.0, 1.9375)
 """How far the draft's second choice lies below its first, by the class of the token.
 
 The class of a token is its place on the cycle modulo 3, so the three levels of a tree of depth 3
-have three different gaps, and their sums over any two different sets of levels are far apart: no two
-nodes that are not ancestor and descendant come closer than 0.69 in log score, whatever tokens they
-hold (computed in the tests). With one gap of 1.3 for all, "first, then second" and "second, then
-first" come as close as 0.24, of which rounding in bfloat16 can take half. The values are multiples of
-1/16, the spacing of bfloat16 between 8 and 16, so rounding does not move them.
+have three different gaps, and their sums over any two different sets of levels are far apart: no
+two nodes that are not ancestor and descendant come closer than 0.69 in log score, whatever tokens
+they hold (computed in the tests). With one gap of 1.3 for all, "first, then second" and "second,
+then first" come as close as 0.24, of which rounding in bfloat16 can take half. The values are
+multiples of 1/16, the spacing of bfloat16 between 8 and 16, so rounding does not move them.
 """
 
 EXCLUDED_LOGIT = -5.0
