@@ -1,0 +1,1 @@
+"""Simulations behind the kit's statistical defaults: ``python -m benchmarks.statistics``."""
