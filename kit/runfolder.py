@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from datetime import UTC, datetime
@@ -119,10 +120,8 @@ class RunFolder:
 
     def close(self) -> None:
         """Flush and close; safe to call twice, and silent if the disk is full (that was said before)."""
-        try:
+        with contextlib.suppress(OSError):
             self._file.close()
-        except OSError:
-            pass
 
     def __enter__(self) -> RunFolder:
         return self
@@ -163,7 +162,11 @@ def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
         data = orjson.loads(file.read_bytes())
-        if isinstance(data, dict) and isinstance(data.get("schema"), int) and data["schema"] > SCHEMA:
+        if (
+            isinstance(data, dict)
+            and isinstance(data.get("schema"), int)
+            and data["schema"] > SCHEMA
+        ):
             raise UserError(
                 f"The run {path} has schema {data['schema']}; this kit reads up to {SCHEMA}.",
                 "Use a newer kit.",
@@ -173,7 +176,9 @@ def read_manifest(path: Path) -> Manifest:
         raise UserError(f"{path} is not a run folder: it has no {MANIFEST}.") from None
     except (OSError, ValueError) as error:
         text = str(error).split("\n")[0]
-        raise UserError(f"{file} cannot be read: {text}.", "Is it a run folder of this kit?") from None
+        raise UserError(
+            f"{file} cannot be read: {text}.", "Is it a run folder of this kit?"
+        ) from None
 
 
 def read_run(path: Path) -> RunData:

@@ -20,7 +20,8 @@ from kit.errors import UserError
 from kit.yamlio import StrictModel, read_model
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,40}$")]
-FlagValue = bool | int | float | str
+Scalar = bool | int | float | str
+FlagValue = Scalar | list[Scalar]
 Flags = dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")], FlagValue]
 Environment = dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], str]
 Worker = Literal["plain", "v1", "v2"]
@@ -59,7 +60,9 @@ class Speculative(StrictModel):
     algorithm: Literal["EAGLE3"] = "EAGLE3"
     num_steps: int = Field(ge=1, le=16)
     topk: int = Field(ge=1, le=16)
-    num_draft_tokens: int = Field(ge=2, le=64, description="tokens verified per step, root included")
+    num_draft_tokens: int = Field(
+        ge=2, le=64, description="tokens verified per step, root included"
+    )
 
     @model_validator(mode="after")
     def _possible(self) -> Speculative:
@@ -89,7 +92,8 @@ class Scenario(StrictModel):
     args: Flags = Field(default_factory=dict, description="further server flags, without --")
     env: Environment = Field(default_factory=dict)
     patches: list[Annotated[str, Field(pattern=r"^\d{4}$")]] = Field(
-        default_factory=list, description="ids of patches without which this scenario is meaningless"
+        default_factory=list,
+        description="ids of patches without which this scenario is meaningless",
     )
 
     _flags = field_validator("args")(_check_flags)
@@ -97,9 +101,7 @@ class Scenario(StrictModel):
     @model_validator(mode="after")
     def _possible(self) -> Scenario:
         if (self.worker == "plain") != (self.speculative is None):
-            raise ValueError(
-                "worker: plain goes without a `speculative` block, v1 and v2 need one"
-            )
+            raise ValueError("worker: plain goes without a `speculative` block, v1 and v2 need one")
         if self.speculative and self.worker == "v2" and self.speculative.topk != 1:
             raise ValueError(
                 f"the v2 worker takes topk 1 only, not {self.speculative.topk} "
@@ -337,7 +339,9 @@ def pick_rig(gpus: list[str], rigs: list[Rig] | None = None) -> Rig:
     return fitting[0]
 
 
-def model_paths(rig: Rig, planted_dir: Path, environ: Mapping[str, str] | None = None) -> ModelPaths:
+def model_paths(
+    rig: Rig, planted_dir: Path, environ: Mapping[str, str] | None = None
+) -> ModelPaths:
     """Return where the models of ``rig`` lie.
 
     Args:
@@ -375,7 +379,9 @@ def model_paths(rig: Rig, planted_dir: Path, environ: Mapping[str, str] | None =
 def _flag(name: str, value: FlagValue) -> list[str]:
     if value is False:
         return []
-    return [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    if value is True:
+        return [f"--{name}"]
+    return [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
 
 
 def server_command(

@@ -27,7 +27,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
     seen: set[Any] = set()
     for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+        key = loader.construct_object(key_node, deep=True)
         if isinstance(key, (list, dict)):
             raise yaml.constructor.ConstructorError(
                 None, None, "a key must be a plain value", key_node.start_mark
@@ -65,7 +65,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
         raise UserError(f"The {what} {path} cannot be read: {error}.") from None
     try:
         # The loader is a SafeLoader: no object of the file's choosing is ever built.
-        data = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506
+        data = yaml.load(text, Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""

@@ -11,9 +11,17 @@ from kit.errors import UserError
 from kit.golden import Golden, Provenance, Reference, golden_for, read_golden, to_yaml, write_golden
 
 PUBLISHED = {
-    ("spec-v2", 1): 86.8, ("spec-v2", 2): 145.5, ("spec-v2", 5): 279.0, ("spec-v2", 10): 428.0,
-    ("spec-v2", 30): 759.3, ("spec-v2", 70): 768.6, ("spec-v2", 100): 775.0, ("spec-v2", 250): 754.4,
-    ("baseline", 1): 92.7, ("baseline", 30): 689.0, ("spec-v1", 30): 313.0,
+    ("spec-v2", 1): 86.8,
+    ("spec-v2", 2): 145.5,
+    ("spec-v2", 5): 279.0,
+    ("spec-v2", 10): 428.0,
+    ("spec-v2", 30): 759.3,
+    ("spec-v2", 70): 768.6,
+    ("spec-v2", 100): 775.0,
+    ("spec-v2", 250): 754.4,
+    ("baseline", 1): 92.7,
+    ("baseline", 30): 689.0,
+    ("spec-v1", 30): 313.0,
 }
 
 
@@ -63,14 +71,27 @@ def test_broken_files_are_one_sentence(project: Path, old: str, new: str, said: 
 positive = st.floats(1e-6, 1e9)
 cv = st.none() | st.floats(0, 0.99)
 references = st.builds(
-    Reference, value=positive, n=st.integers(1, 99), launches=st.integers(1, 9), launch_cv=cv, sweep_cv=cv
+    Reference,
+    value=positive,
+    n=st.integers(1, 99),
+    launches=st.integers(1, 9),
+    launch_cv=cv,
+    sweep_cv=cv,
 )
 
 
-@given(st.dictionaries(st.sampled_from(["baseline", "spec-v1"]), st.dictionaries(st.integers(1, 4096), references, max_size=4)))
+@given(
+    st.dictionaries(
+        st.sampled_from(["baseline", "spec-v1"]),
+        st.dictionaries(st.integers(1, 4096), references, max_size=4),
+    )
+)
 def test_written_and_read_it_is_the_same(throughput: dict[str, dict[int, Reference]]) -> None:
     golden = Golden(
-        rig="cpu", source="measured", provenance=Provenance(text="é – “x”: y"), protocol="steady",
+        rig="cpu",
+        source="measured",
+        provenance=Provenance(text="é – “x”: y"),
+        protocol="steady",
         throughput=throughput,
     )
     assert Golden.model_validate(yaml.safe_load(to_yaml(golden))) == golden

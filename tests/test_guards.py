@@ -56,14 +56,22 @@ def test_an_unproven_server_makes_the_run_invalid(problem: str, finding: str) ->
     assert ids(run) == {finding: "invalid"}
 
 
-@pytest.mark.parametrize(("measured", "invalid"), [(2.72, False), (2.64, False), (2.60, True), (2.90, True)])
+@pytest.mark.parametrize(
+    ("measured", "invalid"), [(2.72, False), (2.64, False), (2.60, True), (2.90, True)]
+)
 def test_accept_length_off_the_plan(measured: float, invalid: bool) -> None:
     level = level_record(scenario="spec-v2", accept_length=measured, planned_accept_length=2.73)
     assert ids(run_data([level])) == ({"accept-length": "invalid"} if invalid else {})
 
 
 def test_released_v1_losing_acceptance_under_cuda_graphs_is_a_warning_only_there() -> None:
-    level = level_record(scenario="spec-v1", level=30, accept_length=2.8, planned_accept_length=3.4, effective_concurrency=27)
+    level = level_record(
+        scenario="spec-v1",
+        level=30,
+        accept_length=2.8,
+        planned_accept_length=3.4,
+        effective_concurrency=27,
+    )
     gpu = manifest("h200")
     assert ids(run_data([level], manifest=gpu)) == {"v1-acceptance-loss": "warning"}
     assert ids(run_data([level])) == {"accept-length": "invalid"}
@@ -91,10 +99,20 @@ def test_thirty_requests_cannot_fill_250_slots_and_that_is_no_cap() -> None:
 
 def test_a_dead_server_is_told_with_where_and_what_to_do() -> None:
     failure = FailureRecord(
-        t=1, scenario="spec-v1", launch=0, sweep=2, level=4, sentence="The server was ended by SIGKILL.", remedy="More memory."
+        t=1,
+        scenario="spec-v1",
+        launch=0,
+        sweep=2,
+        level=4,
+        sentence="The server was ended by SIGKILL.",
+        remedy="More memory.",
     )
     (finding,) = all_findings(run_data([level_record()], failures=[failure]), None)
-    assert (finding.id, finding.severity, finding.remedy) == ("server-died", "invalid", "More memory.")
+    assert (finding.id, finding.severity, finding.remedy) == (
+        "server-died",
+        "invalid",
+        "More memory.",
+    )
     assert "sweep 2 at C=4" in finding.seen
     assert "SIGKILL" in finding.seen
 
@@ -112,8 +130,15 @@ def test_every_finding_says_why_and_what_to_do() -> None:
     golden = golden_for("rtx-pro-6000-x8")
     bad = request_record(error="x", error_detail="y")
     run = run_data(
-        [level_record(client={"client_bound": True}), level_record(level=4, effective_concurrency=1.0)],
-        requests=[bad, request_record(mismatch_at=1, cached_tokens=2, completion_tokens=1), request_record(checked=False)],
+        [
+            level_record(client={"client_bound": True}),
+            level_record(level=4, effective_concurrency=1.0),
+        ],
+        requests=[
+            bad,
+            request_record(mismatch_at=1, cached_tokens=2, completion_tokens=1),
+            request_record(checked=False),
+        ],
         launches=[launch_record(["wrong worker: a"])],
         truncated_lines=2,
     )

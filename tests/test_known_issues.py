@@ -6,35 +6,132 @@ from kit.known_issues import all_issues, match
 
 # (id, a line that shows it, a near miss)
 SAMPLES = [
-    ("port-in-use", "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): address already in use", "INFO: address in use by the router: none"),
-    ("gpu-out-of-memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "CUDA memory: 12 GiB free"),
-    ("host-out-of-memory", "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory", "allocated memory pool of 2 GB"),
-    ("model-path-missing", "OSError: /m/x is not a local folder and is not a valid model identifier listed on the hub", "loading config.json from a local folder"),
-    ("weights-truncated", "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer", "Loading safetensors checkpoint shards: 100%"),
-    ("kernels-package", "ValueError: Either a revision or a version must be specified.", "a revision was specified"),
-    ("import-error", "ModuleNotFoundError: No module named 'zmq'", "Ignore import error when loading sglang.srt.models.foo: No module named 'x'"),
-    ("stand-in-called", "kit_standin.StandInCalled: triton.jit kernel x was called", "kit stand-ins on the path: triton"),
-    ("driver-too-old", "RuntimeError: CUDA driver version is insufficient for CUDA runtime version", "NVIDIA driver 580.159.04"),
-    ("no-kernel-image", "CUDA error: no kernel image is available for execution on the device", "kernel image cache: 12 entries"),
-    ("shared-memory", "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)", "shared memory segment created"),
-    ("nccl-p2p-hang", "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)", "Watchdog started with timeout 300 s"),
-    ("nccl-error", "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error", "NCCL version 2.28.9+cuda13.0"),
+    (
+        "port-in-use",
+        "OSError: [Errno 98] error while attempting to bind on address ('127.0.0.1', 30000): address already in use",
+        "INFO: address in use by the router: none",
+    ),
+    (
+        "gpu-out-of-memory",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "CUDA memory: 12 GiB free",
+    ),
+    (
+        "host-out-of-memory",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory",
+        "allocated memory pool of 2 GB",
+    ),
+    (
+        "model-path-missing",
+        "OSError: /m/x is not a local folder and is not a valid model identifier listed on the hub",
+        "loading config.json from a local folder",
+    ),
+    (
+        "weights-truncated",
+        "safetensors_rust.SafetensorError: Error while deserializing header: MetadataIncompleteBuffer",
+        "Loading safetensors checkpoint shards: 100%",
+    ),
+    (
+        "kernels-package",
+        "ValueError: Either a revision or a version must be specified.",
+        "a revision was specified",
+    ),
+    (
+        "import-error",
+        "ModuleNotFoundError: No module named 'zmq'",
+        "Ignore import error when loading sglang.srt.models.foo: No module named 'x'",
+    ),
+    (
+        "stand-in-called",
+        "kit_standin.StandInCalled: triton.jit kernel x was called",
+        "kit stand-ins on the path: triton",
+    ),
+    (
+        "driver-too-old",
+        "RuntimeError: CUDA driver version is insufficient for CUDA runtime version",
+        "NVIDIA driver 580.159.04",
+    ),
+    (
+        "no-kernel-image",
+        "CUDA error: no kernel image is available for execution on the device",
+        "kernel image cache: 12 entries",
+    ),
+    (
+        "shared-memory",
+        "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888)",
+        "shared memory segment created",
+    ),
+    (
+        "nccl-p2p-hang",
+        "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)",
+        "Watchdog started with timeout 300 s",
+    ),
+    (
+        "nccl-error",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
+        "NCCL version 2.28.9+cuda13.0",
+    ),
     ("nvml-lost", "Failed to initialize NVML: Unknown Error", "NVML initialized"),
-    ("no-nvidia-runtime", 'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]', "device driver nvidia selected"),
-    ("triton-shared-memory", "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 106496, Hardware limit: 101376", "shared memory per block: 101376"),
+    (
+        "no-nvidia-runtime",
+        'Error response from daemon: could not select device driver "nvidia" with capabilities: [[gpu]]',
+        "device driver nvidia selected",
+    ),
+    (
+        "triton-shared-memory",
+        "triton.runtime.errors.OutOfResources: "
+        "out of resource: shared memory, Required: 106496, Hardware limit: 101376",
+        "shared memory per block: 101376",
+    ),
     ("symm-mem-capability", "KeyError: 12", "KeyError: 128"),
-    ("illegal-memory-access", "CUDA error: an illegal memory access was encountered", "memory access pattern: coalesced"),
-    ("gather-out-of-bounds", "VectorizedGatherKernel.cu:16: vectorized_gather_kernel: Assertion `ind >= 0 && ind < ind_dim_size && \"vectorized gather kernel index out of bounds\"` failed", "gather kernel compiled"),
-    ("device-side-assert", "RuntimeError: CUDA error: device-side assert triggered", "device-side checks on"),
+    (
+        "illegal-memory-access",
+        "CUDA error: an illegal memory access was encountered",
+        "memory access pattern: coalesced",
+    ),
+    (
+        "gather-out-of-bounds",
+        'Gather.cu:16: vectorized_gather_kernel: "vectorized gather kernel index out of bounds"` failed',
+        "gather kernel compiled",
+    ),
+    (
+        "device-side-assert",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "device-side checks on",
+    ),
     ("topk-on-v2", "ValueError: Spec v2 only supports topk = 1", "spec v2 enabled, topk=1"),
-    ("cuda-graph-capture", "Exception: Capture cuda graph failed: CUDA error", "Capture cuda graph end. Time elapsed: 3.05 s"),
-    ("disk-full", "OSError: [Errno 28] No space left on device: '/x'", "space left on device: 12 GB"),
+    (
+        "cuda-graph-capture",
+        "Exception: Capture cuda graph failed: CUDA error",
+        "Capture cuda graph end. Time elapsed: 3.05 s",
+    ),
+    (
+        "disk-full",
+        "OSError: [Errno 28] No space left on device: '/x'",
+        "space left on device: 12 GB",
+    ),
     ("too-many-files", "OSError: [Errno 24] Too many open files", "open files limit: 65536"),
-    ("compat-library", "Error 804: forward compatibility was attempted on non supported HW", "forward compatibility package not needed"),
+    (
+        "compat-library",
+        "Error 804: forward compatibility was attempted on non supported HW",
+        "forward compatibility package not needed",
+    ),
     ("no-gpu", "RuntimeError: No CUDA GPUs are available", "1 CUDA GPU is available"),
-    ("trust-remote-code", "ValueError: The repository for x contains custom code which must be executed to correctly load the model.", "trust_remote_code=False"),
-    ("context-too-short", "ValueError: Requested token count exceeds the model's maximum context length of 4096 tokens.", "context length 4096"),
-    ("ended-by-oom-killer", "Subprocess scheduler_0 (pid=3) crashed with exit code -9.", "Subprocess scheduler_0 ended with exit code 0"),
+    (
+        "trust-remote-code",
+        "ValueError: The repository for x contains custom code which must be executed to correctly load the model.",
+        "trust_remote_code=False",
+    ),
+    (
+        "context-too-short",
+        "ValueError: Requested token count exceeds the model's maximum context length of 4096 tokens.",
+        "context length 4096",
+    ),
+    (
+        "ended-by-oom-killer",
+        "Subprocess scheduler_0 (pid=3) crashed with exit code -9.",
+        "Subprocess scheduler_0 ended with exit code 0",
+    ),
 ]
 
 
@@ -56,7 +153,11 @@ def test_every_issue_has_a_sample() -> None:
 
 
 def test_each_issue_is_told_once_and_the_most_telling_first() -> None:
-    lines = ["ImportError: x", "ValueError: Either a revision or a version must be specified.", "ImportError: y"]
+    lines = [
+        "ImportError: x",
+        "ValueError: Either a revision or a version must be specified.",
+        "ImportError: y",
+    ]
     assert [hit.issue.id for hit in match(lines)] == ["kernels-package", "import-error"]
 
 

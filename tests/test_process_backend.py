@@ -68,9 +68,7 @@ def test_known_log_line_is_explained(stub_command: Make, free_port: int, tmp_pat
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
     with (
         pytest.raises(EngineError) as caught,
-        backend.serve(
-            stub_command(mode="exit-at-start", log_line=line), tmp_path / "log", 20
-        ),
+        backend.serve(stub_command(mode="exit-at-start", log_line=line), tmp_path / "log", 20),
     ):
         pass
     assert "memory" in caught.value.sentence.lower()

@@ -49,7 +49,11 @@ def test_right_worker_is_proven(name: str, info: dict[str, Any]) -> None:
         ("spec-v2", {**V2, "disable_overlap_schedule": None}, "v2 is wanted and unknown runs"),
         ("spec-v2", {**V2, "version": "0.5.14"}, "wrong engine"),
         ("spec-v1", {**V1, "speculative_eagle_topk": 1}, "speculative eagle_topk is 1, not 4"),
-        ("spec-v2", {**V2, "internal_states": [{"effective_max_running_requests_per_dp": 4}]}, "capped at 4"),
+        (
+            "spec-v2",
+            {**V2, "internal_states": [{"effective_max_running_requests_per_dp": 4}]},
+            "capped at 4",
+        ),
         ("spec-v2", {**V2, "internal_states": []}, "does not say how many"),
         ("spec-v2", {}, "unknown runs|plain runs"),
     ],

@@ -98,12 +98,21 @@ def test_all_scenarios_run_and_are_proven_exact(stub: Any) -> None:
 
 def test_golden_file_decides(stub: Any) -> None:
     claim = {
-        "id": "c", "text": "never so fast", "numerator": "spec-v2", "denominator": "baseline",
-        "levels": [4], "at_least": 1000.0,
+        "id": "c",
+        "text": "never so fast",
+        "numerator": "spec-v2",
+        "denominator": "baseline",
+        "levels": [4],
+        "at_least": 1000.0,
     }
     data = {
-        "schema": 1, "rig": "cpu", "source": "measured", "provenance": {"text": "made up"},
-        "protocol": "steady", "decides": "claims", "claims": [claim],
+        "schema": 1,
+        "rig": "cpu",
+        "source": "measured",
+        "provenance": {"text": "made up"},
+        "protocol": "steady",
+        "decides": "claims",
+        "claims": [claim],
     }
     path = stub.project / "golden" / "cpu.yaml"
     path.write_text(yaml.safe_dump(data))
@@ -136,7 +145,9 @@ def test_faults_make_the_run_invalid(stub: Any, mode: str, finding: str) -> None
     result = stub("-s", "spec-v2", mode=mode)
     assert result.exit_code == 3, result.output
     assert finding in finding_ids(stub)
-    assert "Traceback (most recent call last)" not in result.output or "stub failure" in result.output
+    assert (
+        "Traceback (most recent call last)" not in result.output or "stub failure" in result.output
+    )
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
@@ -226,12 +237,17 @@ def test_ctrl_c_keeps_samples_and_leaves_nothing(stub: Any, moment: str) -> None
         "from kit.backends.process import ProcessBackend\n"
         f"r.ProcessBackend = functools.partial(ProcessBackend, python={str(stub.fake)!r})\n"
         "from kit.cli import main\n"
-        f"sys.argv = ['kit', 'reproduce', '--rig', 'cpu', '--port', '{stub.port}', '-s', 'baseline', '--levels', '1,4']\n"
+        f"sys.argv = ['kit', 'reproduce', '--rig', 'cpu', '--port', '{stub.port}',"
+        "'-s', 'baseline', '--levels', '1,4']\n"
         "main()\n"
     )
     env = {**os.environ, "STUB_ARGS": "--delay 0.02"}
     child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
     )
     assert child.stdout is not None
     for line in child.stdout:
@@ -263,7 +279,9 @@ def test_full_disk_is_one_sentence(stub: Any, monkeypatch: pytest.MonkeyPatch) -
         nonlocal count
         count += 1
         if count > 20:
-            raise UserError("Cannot write samples.jsonl: No space left on device.", "Free some space.")
+            raise UserError(
+                "Cannot write samples.jsonl: No space left on device.", "Free some space."
+            )
         real(self, record)
 
     monkeypatch.setattr(RunFolder, "append", full)

@@ -18,7 +18,12 @@ def test_steps_of_the_plan() -> None:
     # 2 launches × 3 scenarios × (start + 2 levels × 2 warm + 3 sweeps × 2 levels)
     assert len(steps) == 2 * 3 * (1 + 4 + 6)
     assert [s.scenario for s in steps if s.kind == "start"] == [
-        "baseline", "spec-v1", "spec-v2", "spec-v2", "spec-v1", "baseline",
+        "baseline",
+        "spec-v1",
+        "spec-v2",
+        "spec-v2",
+        "spec-v1",
+        "baseline",
     ]
 
 

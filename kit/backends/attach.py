@@ -26,7 +26,8 @@ class AttachedServer:
     def why_dead(self) -> EngineError:
         """Return the error for a server that does not answer."""
         return EngineError(
-            f"The server at {self.base_url} does not answer.", "Is it running, and is the URL right?"
+            f"The server at {self.base_url} does not answer.",
+            "Is it running, and is the URL right?",
         )
 
     def details(self) -> dict[str, Any]:

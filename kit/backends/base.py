@@ -127,7 +127,8 @@ def wait_until_decoding(
             error = handle.why_dead()
             raise EngineError(
                 f"The server did not decode a token within {timeout_s:.0f} s.",
-                error.remedy or "Look at the end of its log; a slow machine may need a longer time-out.",
+                error.remedy
+                or "Look at the end of its log; a slow machine may need a longer time-out.",
                 error.log_tail,
             )
         if _listening(handle.base_url) and decodes(handle.base_url, min(left, 120)):

@@ -69,7 +69,9 @@ def explain_death(log: Path, status: str) -> EngineError:
     if hits:
         issue = hits[0].issue
         return EngineError(f"The server {status}: {issue.cause}", issue.remedy, end)
-    return EngineError(f"The server {status}.", f"The end of its log is shown; all of it is in {log}.", end)
+    return EngineError(
+        f"The server {status}.", f"The end of its log is shown; all of it is in {log}.", end
+    )
 
 
 def _marked(mark: str) -> list[psutil.Process]:

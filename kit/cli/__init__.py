@@ -31,7 +31,11 @@ SECTIONS: list[tuple[str, list[str]]] = [
 class _Grouped(click.Group):
     """A group whose help shows its commands under headings."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
         """Write the commands, section by section."""
         for title, names in SECTIONS:
             rows = [

@@ -32,17 +32,25 @@ def _spec_options(command: Any) -> Any:
             ("seed", int, "random seed"),
         ]
     ):
-        command = click.option(f"--{name}", type=kind, default=None, help=f"Override: {text}.")(command)
+        command = click.option(f"--{name}", type=kind, default=None, help=f"Override: {text}.")(
+            command
+        )
     return command
 
 
 @pair.command("make")
 @rig_option
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=None,
-              help="Folder of the pair. Default: pairs/RIG of the project.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of the pair. Default: pairs/RIG of the project.",
+)
 @click.option("--device", default="cpu", show_default=True, help="Where the weights are computed.")
 @_spec_options
-def pair_make(rig: str | None, out: Path | None, device: str, **overrides: int | float | None) -> None:
+def pair_make(
+    rig: str | None, out: Path | None, device: str, **overrides: int | float | None
+) -> None:
     """Make the planted pair of a rig, or one of your own size.
 
     \b
@@ -54,22 +62,29 @@ def pair_make(rig: str | None, out: Path | None, device: str, **overrides: int |
     spec = pipeline.pair_spec(chosen)
     if spec is None:
         raise UserError(
-            f"The rig {chosen.name} serves real weights, it has no planted pair.", "Choose another with --rig."
+            f"The rig {chosen.name} serves real weights, it has no planted pair.",
+            "Choose another with --rig.",
         )
     changed = {key: value for key, value in overrides.items() if value is not None}
     if changed:
         if out is None:
             raise UserError(
-                "A pair of another size must not take the place of the rig's.", "Name a folder with --out."
+                "A pair of another size must not take the place of the rig's.",
+                "Name a folder with --out.",
             )
         spec = PairSpec(**{**spec.model_dump(), **changed})
     folder = make_pair(
-        spec, out or pipeline.planted_dir(chosen), device=device, progress=lambda text: click.echo(text, err=True)
+        spec,
+        out or pipeline.planted_dir(chosen),
+        device=device,
+        progress=lambda text: click.echo(text, err=True),
     )
     click.echo(folder)
     for topk, tokens in ((1, 4), (4, 8)):
         length = expected_accept_length(topk, 3, tokens, spec.p, spec.q)
-        click.echo(f"expected accept length, topk {topk}, 3 steps, {tokens} draft tokens: {length:.3f}")
+        click.echo(
+            f"expected accept length, topk {topk}, 3 steps, {tokens} draft tokens: {length:.3f}"
+        )
 
 
 @pair.command("check")

@@ -24,26 +24,38 @@ def _complete_scenario(_ctx: click.Context, _param: click.Parameter, start: str)
 
 
 rig_option = click.option(
-    "--rig", "-r", default=None, shell_complete=_complete_rig,
+    "--rig",
+    "-r",
+    default=None,
+    shell_complete=_complete_rig,
     help="Machine class and model pair; by default what fits this host.",
 )
 port_option = click.option(
-    "--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535),
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(1, 65535),
     help="Port of the server.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 scenario_option = click.option(
-    "--scenario", "-s", "scenarios", multiple=True, shell_complete=_complete_scenario,
+    "--scenario",
+    "-s",
+    "scenarios",
+    multiple=True,
+    shell_complete=_complete_scenario,
     help="Scenario to run; repeat for several. Default: baseline, spec-v1, spec-v2.",
 )
 
 
-class Levels(click.ParamType):
+class Levels(click.ParamType[list[int]]):
     """``1,4,8``."""
 
     name = "levels"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> list[int]:
         """Return the levels as integers."""
         if isinstance(value, list):
             return value
@@ -68,7 +80,8 @@ def resolve_run(run: Path | None) -> Path:
     found = latest_run(paths.runs_dir())
     if found is None:
         raise UserError(
-            f"There is no run in {paths.runs_dir()}.", "Make one with `kit reproduce`, or name a run folder."
+            f"There is no run in {paths.runs_dir()}.",
+            "Make one with `kit reproduce`, or name a run folder.",
         )
     click.echo(f"Run: {found}", err=True)
     return found

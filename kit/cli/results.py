@@ -15,9 +15,14 @@ from kit.recording import differences, record
 from kit.report.text import print_verdict
 from kit.runfolder import VERDICT, dump, read_run, write_atomic
 
-run_argument = click.argument("run", type=click.Path(file_okay=False, path_type=Path), required=False)
+run_argument = click.argument(
+    "run", type=click.Path(file_okay=False, path_type=Path), required=False
+)
 golden_option = click.option(
-    "--golden", "golden_file", type=click.Path(dir_okay=False, path_type=Path), default=None,
+    "--golden",
+    "golden_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
     help="Golden file to judge against. Default: golden/RIG.yaml.",
 )
 
@@ -52,10 +57,19 @@ def golden_group() -> None:
 @golden_group.command("record")
 @run_argument
 @click.option("--note", required=True, help="Provenance in words: machine, conditions.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="Where to write. Default: golden/RIG.yaml.")
-@click.option("--decides", type=click.Choice(["levels", "claims"]), default="levels", show_default=True,
-              help="claims: absolute throughput is only reported (rigs that are many machines).")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Where to write. Default: golden/RIG.yaml.",
+)
+@click.option(
+    "--decides",
+    type=click.Choice(["levels", "claims"]),
+    default="levels",
+    show_default=True,
+    help="claims: absolute throughput is only reported (rigs that are many machines).",
+)
 def golden_record(run: Path | None, note: str, out: Path | None, decides: str) -> None:
     """Write a golden file from a valid run of at least two launches.
 

@@ -11,6 +11,7 @@ from typing import Literal, cast
 import click
 from rich.console import Console
 
+from kit import paths
 from kit import reproduce as pipeline
 from kit import verdict as judging
 from kit.backends.attach import AttachBackend
@@ -40,24 +41,32 @@ def _backend(name: str, port: int, url: str | None) -> tuple[Backend, str]:
     if name == "attach":
         raise click.UsageError("--backend attach needs --url")
     pipeline.require_engine()
-    return ProcessBackend(port=port), "asked for" if name == "process" else "this host runs SGLang itself"
+    return ProcessBackend(
+        port=port
+    ), "asked for" if name == "process" else "this host runs SGLang itself"
 
 
 def _out_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
-        "--out", type=click.Path(file_okay=False, path_type=Path), default=None,
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=None,
         help="Folder for run folders. Default: runs/ of the project.",
     )(command)
 
 
-def _finish(folder: Path, golden: Golden | None, console: Console, as_json: bool, quiet: bool) -> int:
+def _finish(
+    folder: Path, golden: Golden | None, console: Console, as_json: bool, quiet: bool
+) -> int:
     """Judge the run folder, write verdict.json, print, and return the exit code."""
     verdict = judging.judge(read_run(folder), golden)
     write_atomic(folder / VERDICT, dump(verdict))
     if as_json:
         sys.stdout.buffer.write(dump(verdict))
     elif quiet:
-        console.print(f"{verdict.status}  {verdict.headline}", markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"{verdict.status}  {verdict.headline}", markup=False, highlight=False, soft_wrap=True
+        )
     else:
         print_verdict(verdict, console)
         console.print(f"run folder {folder}", markup=False, highlight=False, soft_wrap=True)
@@ -71,16 +80,39 @@ def _golden(rig: Rig, path: Path | None) -> Golden | None:
 @click.command()
 @rig_option
 @scenario_option
-@click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8. Default: the rig's.")
-@click.option("--protocol", type=click.Choice(["published", "steady"]), default=None,
-              help="published: 30 requests a level; steady: more at high C. Default: the rig's.")
-@click.option("--launches", type=click.IntRange(1, 50), default=None, help="Server starts per scenario.")
+@click.option(
+    "--levels",
+    type=Levels(),
+    default=None,
+    help="Concurrency levels, e.g. 1,4,8. Default: the rig's.",
+)
+@click.option(
+    "--protocol",
+    type=click.Choice(["published", "steady"]),
+    default=None,
+    help="published: 30 requests a level; steady: more at high C. Default: the rig's.",
+)
+@click.option(
+    "--launches", type=click.IntRange(1, 50), default=None, help="Server starts per scenario."
+)
 @click.option("--sweeps", type=click.IntRange(1, 100), default=None, help="Sweeps per launch.")
-@click.option("--backend", type=click.Choice(["auto", "process", "attach"]), default="auto", show_default=True,
-              help="How the servers are run.")
-@click.option("--url", default=None, help="Measure a server that runs already (backend attach, one scenario).")
-@click.option("--golden", "golden_file", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="Golden file to judge against. Default: golden/RIG.yaml.")
+@click.option(
+    "--backend",
+    type=click.Choice(["auto", "process", "attach"]),
+    default="auto",
+    show_default=True,
+    help="How the servers are run.",
+)
+@click.option(
+    "--url", default=None, help="Measure a server that runs already (backend attach, one scenario)."
+)
+@click.option(
+    "--golden",
+    "golden_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Golden file to judge against. Default: golden/RIG.yaml.",
+)
 @click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
 @port_option
 @_out_option
@@ -113,9 +145,20 @@ def reproduce(
     """
     ctx.exit(
         _measure_and_judge(
-            rig=rig, scenarios=scenarios or pipeline.CORE, levels=levels, protocol=protocol,
-            launches=launches, sweeps=sweeps, backend=backend, url=url, golden_file=golden_file,
-            stream=stream, port=port, out=out, quiet=quiet, as_json=as_json,
+            rig=rig,
+            scenarios=scenarios or pipeline.CORE,
+            levels=levels,
+            protocol=protocol,
+            launches=launches,
+            sweeps=sweeps,
+            backend=backend,
+            url=url,
+            golden_file=golden_file,
+            stream=stream,
+            port=port,
+            out=out,
+            quiet=quiet,
+            as_json=as_json,
         )
     )
 
@@ -148,7 +191,11 @@ def _measure_and_judge(
     if url and len(set(scenarios)) != 1:
         raise click.UsageError("a server that runs already serves one scenario: name it with -s")
     wanted = pipeline.Wanted(
-        scenarios=scenarios, levels=levels, launches=launches, sweeps=sweeps, stream=stream,
+        scenarios=scenarios,
+        levels=levels,
+        launches=launches,
+        sweeps=sweeps,
+        stream=stream,
         protocol=cast("Literal['published', 'steady'] | None", protocol),
     )
     plan = pipeline.plan_config(chosen, wanted)
@@ -165,8 +212,16 @@ def _measure_and_judge(
                 observer.note(chosen.caveat)
             models = pipeline.ensure_pair(chosen, observer.note)
             folder = pipeline.run(
-                chosen, wanted, server, observer, command=sys.argv, models=models, port=port, out=out,
-                backend_reason=reason, golden=golden,
+                chosen,
+                wanted,
+                server,
+                observer,
+                command=sys.argv,
+                models=models,
+                port=port,
+                out=out,
+                backend_reason=reason,
+                golden=golden,
                 more=lambda path, _launches: judging.needs_more(read_run(path), golden),
             )
     except KeyboardInterrupt:
@@ -174,7 +229,10 @@ def _measure_and_judge(
     except KitError:
         if observer.folder:
             console.print(
-                f"What was measured is kept in {observer.folder}", markup=False, highlight=False, soft_wrap=True
+                f"What was measured is kept in {observer.folder}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
         raise
     code = _finish(folder, golden, console, as_json, quiet)
@@ -190,7 +248,8 @@ def _interrupted(observer: ConsoleObserver) -> int:
         data = read_run(observer.folder)
         passes = sum(r.phase == "measure" for r in data.levels)
         click.echo(
-            f"kit: Interrupted; {passes} measured passes and {len(data.requests)} requests are kept in {observer.folder}\n"
+            f"kit: Interrupted; {passes} measured passes and {len(data.requests)} requests are kept in "
+            f"{observer.folder}\n"
             f"     Judge them with `kit check {observer.folder}`.",
             err=True,
         )
@@ -200,7 +259,9 @@ def _interrupted(observer: ConsoleObserver) -> int:
 @click.command()
 @click.argument("scenario")
 @rig_option
-@click.option("--url", default=None, help="Measure a server that runs already instead of starting one.")
+@click.option(
+    "--url", default=None, help="Measure a server that runs already instead of starting one."
+)
 @click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8.")
 @click.option("--sweeps", type=click.IntRange(1, 100), default=1, show_default=True)
 @click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
@@ -229,8 +290,19 @@ def bench(
     """
     ctx.exit(
         _measure_and_judge(
-            rig=rig, scenarios=(scenario,), levels=levels, protocol=None, launches=1, sweeps=sweeps,
-            backend="auto", url=url, golden_file=None, stream=stream, port=port, out=out, quiet=False,
+            rig=rig,
+            scenarios=(scenario,),
+            levels=levels,
+            protocol=None,
+            launches=1,
+            sweeps=sweeps,
+            backend="auto",
+            url=url,
+            golden_file=None,
+            stream=stream,
+            port=port,
+            out=out,
+            quiet=False,
             as_json=as_json,
         )
     )
@@ -240,8 +312,12 @@ def bench(
 @click.argument("scenario")
 @rig_option
 @port_option
-@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), default=None,
-              help="Where the server's log goes. Default: runs/serve-SCENARIO.log")
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Where the server's log goes. Default: runs/serve-SCENARIO.log",
+)
 def serve(scenario: str, rig: str | None, port: int, log: Path | None) -> None:
     """Serve one scenario until Ctrl-C.
 
@@ -253,7 +329,7 @@ def serve(scenario: str, rig: str | None, port: int, log: Path | None) -> None:
     models = pipeline.ensure_pair(chosen, lambda text: click.echo(text, err=True))
     command = pipeline.command_for(loaded, chosen, models, port)
     if log is None:
-        log = pipeline.paths.runs_dir() / f"serve-{scenario}.log"
+        log = paths.runs_dir() / f"serve-{scenario}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
     click.echo(f"starting {scenario} on rig {chosen.name}; log {log}", err=True)
     backend = ProcessBackend(port=port)

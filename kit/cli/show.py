@@ -8,7 +8,7 @@ import shlex
 import click
 
 from kit import reproduce as pipeline
-from kit.cli.options import json_option, port_option, rig_option, resolve_rig
+from kit.cli.options import json_option, port_option, resolve_rig, rig_option
 from kit.errors import UserError
 from kit.scenarios import (
     ModelPaths,

@@ -33,7 +33,7 @@ LINE_LIMIT = 8 << 20
 OnResult = Callable[[RequestResult], None]
 
 
-class _Failed(Exception):
+class _FailedError(Exception):
     """A request failed in a way that has a name."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
@@ -62,17 +62,17 @@ def fill(result: RequestResult, reply: Any) -> None:
     """Copy what a ``/generate`` reply says into ``result``.
 
     Raises:
-        _Failed: the reply is an error, or has no token counts.
+        _FailedError: the reply is an error, or has no token counts.
     """
     if not isinstance(reply, dict):
-        raise _Failed("bad-json", "the reply is not a JSON object")
+        raise _FailedError("bad-json", "the reply is not a JSON object")
     if "error" in reply:
         error = reply["error"]
         text = error.get("message", error) if isinstance(error, dict) else error
-        raise _Failed("server-error", str(text))
+        raise _FailedError("server-error", str(text))
     meta = reply.get("meta_info")
     if not isinstance(meta, dict) or not isinstance(meta.get("completion_tokens"), int):
-        raise _Failed("bad-json", "the reply has no meta_info.completion_tokens")
+        raise _FailedError("bad-json", "the reply has no meta_info.completion_tokens")
     result.completion_tokens = meta["completion_tokens"]
     for field, key in (
         ("prompt_tokens", "prompt_tokens"),
@@ -85,7 +85,7 @@ def fill(result: RequestResult, reply: Any) -> None:
     if isinstance(reason, dict):
         result.finish_reason = str(reason.get("type"))
         if reason.get("type") == "abort":
-            raise _Failed("server-error", f"aborted: {reason.get('message', '')}")
+            raise _FailedError("server-error", f"aborted: {reason.get('message', '')}")
     elif reason is not None:
         result.finish_reason = str(reason)
     ids = reply.get("output_ids")
@@ -133,7 +133,7 @@ class _Level:
             ):
                 if reply.status != 200:
                     start = (await reply.content.read(300)).decode("utf-8", "replace")
-                    raise _Failed("http-status", f"HTTP {reply.status}: {start}")
+                    raise _FailedError("http-status", f"HTTP {reply.status}: {start}")
                 if self.stream:
                     await self.read_stream(reply, result)
                 else:
@@ -142,9 +142,9 @@ class _Level:
                     try:
                         parsed = orjson.loads(raw)
                     except ValueError:
-                        raise _Failed("bad-json", "the reply is not JSON") from None
+                        raise _FailedError("bad-json", "the reply is not JSON") from None
                     fill(result, parsed)
-        except _Failed as error:
+        except _FailedError as error:
             result.error = error.error
         except TimeoutError:
             result.error = RequestError("timeout", f"no full answer within {self.timeout_s:g} s")
@@ -164,7 +164,7 @@ class _Level:
         async for part in reply.content.iter_any():
             size += len(part)
             if size > BODY_LIMIT:
-                raise _Failed("too-large", f"the reply is larger than {BODY_LIMIT} bytes")
+                raise _FailedError("too-large", f"the reply is larger than {BODY_LIMIT} bytes")
             parts.append(part)
         return b"".join(parts)
 
@@ -177,7 +177,7 @@ class _Level:
             at = self.now()
             buffer += part
             if len(buffer) > LINE_LIMIT:
-                raise _Failed("too-large", f"an event is larger than {LINE_LIMIT} bytes")
+                raise _FailedError("too-large", f"an event is larger than {LINE_LIMIT} bytes")
             while (end := buffer.find(b"\n")) >= 0:
                 line = bytes(buffer[:end]).strip()
                 del buffer[: end + 1]
@@ -190,7 +190,7 @@ class _Level:
                 try:
                     last = orjson.loads(data)
                 except ValueError:
-                    raise _Failed("bad-json", "an event is not JSON") from None
+                    raise _FailedError("bad-json", "an event is not JSON") from None
                 before = result.completion_tokens or 0
                 fill(result, last)
                 if (result.completion_tokens or 0) > before:
@@ -199,7 +199,7 @@ class _Level:
                     result.chunks.append((at, result.completion_tokens or 0))
         result.end_ns = self.now()
         if last is None or not done:
-            raise _Failed("truncated", "the stream ended without [DONE]")
+            raise _FailedError("truncated", "the stream ended without [DONE]")
 
 
 async def _run(

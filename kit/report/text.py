@@ -68,8 +68,15 @@ def level_rows(verdict: Verdict) -> list[list[str]]:
 
 
 COLUMNS = [
-    "scenario", "C", "tok/s [95 % CI]", "", "accept / plan / theory", "step ms", "in flight",
-    "ratio to golden", "verdict",
+    "scenario",
+    "C",
+    "tok/s [95 % CI]",
+    "",
+    "accept / plan / theory",
+    "step ms",
+    "in flight",
+    "ratio to golden",
+    "verdict",
 ]
 
 
@@ -106,7 +113,9 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
             wide = Console(file=console.file, width=200, no_color=True)
             wide.print(table)
         if any(level.replicate for level in verdict.levels):
-            console.print("* replicates of one experiment: 30 requests a level, so at most 30 in flight")
+            console.print(
+                "* replicates of one experiment: 30 requests a level, so at most 30 in flight"
+            )
 
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

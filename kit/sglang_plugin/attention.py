@@ -151,22 +151,16 @@ def backend_classes() -> tuple[type, type]:
             if not lens.numel():
                 self.meta = None
             elif self.step is not None:
-                self.meta = draft_decode_metadata(
-                    pool, req, lens, self.topk, self.steps, self.step
-                )
+                self.meta = draft_decode_metadata(pool, req, lens, self.topk, self.steps, self.step)
             elif mode.is_target_verify():
-                self.meta = verify_metadata(
-                    pool, req, lens, spec.custom_mask, spec.draft_token_num
-                )
+                self.meta = verify_metadata(pool, req, lens, spec.custom_mask, spec.draft_token_num)
             elif mode.is_decode():
                 self.meta = decode_metadata(pool, req, lens)
             elif mode.is_draft_extend():
                 # v1 packs the accepted tokens, a different number for each request.
                 self.meta = extend_metadata(pool, req, lens, spec.num_accept_tokens.long())
             else:
-                self.meta = extend_metadata(
-                    pool, req, lens, forward_batch.extend_seq_lens.long()
-                )
+                self.meta = extend_metadata(pool, req, lens, forward_batch.extend_seq_lens.long())
 
         def update_verify_buffers_to_fill_after_draft(self, *_: Any) -> None:
             """Nothing is filled late here."""
@@ -186,15 +180,27 @@ def backend_classes() -> tuple[type, type]:
             )
 
         def forward_extend(
-            self, q: Tensor, k: Any, v: Any, layer: Any, forward_batch: Any,
-            save_kv_cache: bool = True, **_: Any,
+            self,
+            q: Tensor,
+            k: Any,
+            v: Any,
+            layer: Any,
+            forward_batch: Any,
+            save_kv_cache: bool = True,
+            **_: Any,
         ) -> Tensor:
             """Attend for prefill, verify and draft extend."""
             return self._forward(q, k, v, layer, forward_batch, save_kv_cache)
 
         def forward_decode(
-            self, q: Tensor, k: Any, v: Any, layer: Any, forward_batch: Any,
-            save_kv_cache: bool = True, **_: Any,
+            self,
+            q: Tensor,
+            k: Any,
+            v: Any,
+            layer: Any,
+            forward_batch: Any,
+            save_kv_cache: bool = True,
+            **_: Any,
         ) -> Tensor:
             """Attend for decode and draft decode."""
             return self._forward(q, k, v, layer, forward_batch, save_kv_cache)

@@ -64,10 +64,10 @@ def replace_everywhere(name: str, old: Any, new: Any) -> int:
     """Rebind ``name`` in every loaded SGLang module that holds ``old``; modules copy names on import."""
     count = 0
     for key, module in list(sys.modules.items()):
-        if key.startswith("sglang.") and isinstance(module, ModuleType):
-            if module.__dict__.get(name, MISSING) is old:
-                setattr(module, name, new)
-                count += 1
+        ours = key.startswith("sglang.") and isinstance(module, ModuleType)
+        if ours and module.__dict__.get(name, MISSING) is old:
+            setattr(module, name, new)
+            count += 1
     return count
 
 
@@ -126,7 +126,7 @@ def _memory_and_streams() -> None:
     forward_batch_info.compute_position_torch = compute_position_torch
     replace_everywhere("compute_position_torch", old, compute_position_torch)
     # CPU tensors belong to no stream; LlamaForCausalLM.set_embed synchronises a GPU unconditionally.
-    torch.Tensor.record_stream = lambda *_: None  # type: ignore[assignment, method-assign]
+    torch.Tensor.record_stream = lambda *_: None  # type: ignore[method-assign]
     if not torch.cuda.is_available():
         torch.cuda.synchronize = lambda *_: None
 

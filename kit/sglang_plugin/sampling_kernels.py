@@ -122,6 +122,8 @@ def tree_speculative_sampling_target_only(
     # `right` skips tokens of zero mass when the coin is exactly 0.
     drawn = torch.searchsorted(left.cumsum(-1), point, right=True)[:, 0]
     last_possible = left.shape[1] - 1 - (left.flip(1) > 0).float().argmax(1)
-    predicts[retrive_index[rows, at].long()] = torch.minimum(drawn, last_possible).to(predicts.dtype)
+    predicts[retrive_index[rows, at].long()] = torch.minimum(drawn, last_possible).to(
+        predicts.dtype
+    )
     accept_index.copy_(index)
     accept_token_num.copy_(accepted)

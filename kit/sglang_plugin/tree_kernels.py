@@ -94,7 +94,9 @@ def build_tree_kernel_efficient(
         at = torch.where(below_root, parents.gather(1, at.clamp(min=0)), at)
     positions.copy_((verified_seq_len.long()[:, None] + level).reshape(-1))
 
-    lengths = verified_seq_len.long() if mode == FULL_MASK else torch.zeros(batch, dtype=torch.int64)
+    lengths = (
+        verified_seq_len.long() if mode == FULL_MASK else torch.zeros(batch, dtype=torch.int64)
+    )
     widths = lengths + n
     before = (n * widths).cumsum(0) - n * widths
     flat = (before + lengths)[:, None, None] + nodes[:, None] * widths[:, None, None] + nodes

@@ -32,7 +32,9 @@ def _count(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
-def _from_levels(levels: Sequence[LevelVerdict], claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
+def _from_levels(
+    levels: Sequence[LevelVerdict], claims: Sequence[ClaimVerdict]
+) -> tuple[Status, str]:
     """Judge by levels and claims; replicates of one experiment do not count twice."""
     judged = [v for v in levels if v.status != "NO REFERENCE" and not v.replicate]
     refuted = [c for c in claims if c.status == "refuted"]
@@ -43,7 +45,9 @@ def _from_levels(levels: Sequence[LevelVerdict], claims: Sequence[ClaimVerdict])
 
     def where(found: Sequence[LevelVerdict]) -> str:
         return ", ".join(
-            f"{v.scenario} at C={v.level} ({v.ratio.text()} of golden)" for v in found[:4] if v.ratio
+            f"{v.scenario} at C={v.level} ({v.ratio.text()} of golden)"
+            for v in found[:4]
+            if v.ratio
         )
 
     if not judged and not claims:
@@ -87,7 +91,10 @@ def _from_claims(claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
     refuted = [c for c in judged if c.status == "refuted"]
     still_open = [c for c in judged if c.status == "open"]
     if not judged:
-        return "INCONCLUSIVE", "none of the claims was measured; outputs and acceptance were as they must be"
+        return (
+            "INCONCLUSIVE",
+            "none of the claims was measured; outputs and acceptance were as they must be",
+        )
     if refuted:
         return _claim_side(refuted), "; ".join(_claim_text(c) for c in refuted)
     if still_open:
@@ -120,7 +127,10 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
             headline += f" (and {len(invalid) - 1} more)"
     elif golden is None:
         status = "NOT COMPARABLE"
-        headline = f"there is no golden file for the rig {run.manifest.rig['name']}; outputs and acceptance were as they must be"
+        headline = (
+            f"there is no golden file for the rig {run.manifest.rig['name']}; "
+            "outputs and acceptance were as they must be"
+        )
     elif decided_by == "claims":
         status, headline = _from_claims(claims)
     elif not comparable.same:
@@ -163,6 +173,4 @@ def needs_more(run: RunData, golden: Golden | None) -> bool:
             return True
     if golden.decides == "claims" or not comparability(run, golden).same:
         return False
-    return any(
-        v.status == "INCONCLUSIVE" and not v.replicate for v in judge_levels(run, golden)
-    )
+    return any(v.status == "INCONCLUSIVE" and not v.replicate for v in judge_levels(run, golden))

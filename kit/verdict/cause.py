@@ -13,14 +13,14 @@ from kit import stats
 from kit.golden import Golden
 from kit.records import LevelRecord, RunData
 from kit.verdict.levels import to_interval
-from kit.verdict.model import Cause, FactorChange, Finding, LevelVerdict
+from kit.verdict.model import Cause, FactorChange, FactorName, Finding, LevelVerdict
 
 PRODUCT_SLACK = 0.01
 # A factor that changed by less than this is not named as a cause, even if its interval excludes 1.
 LEAST_MOVE = 0.02
 
 Getter = Callable[[LevelRecord], float | None]
-FACTORS: list[tuple[str, Getter, int]] = [
+FACTORS: list[tuple[FactorName, Getter, int]] = [
     ("effective concurrency", lambda r: r.effective_concurrency, 1),
     # Without speculation a step makes one token.
     ("accept length", lambda r: r.accept_length or 1.0, 1),
@@ -105,5 +105,9 @@ def find_cause(run: RunData, golden: Golden, verdict: LevelVerdict) -> Cause | N
     records = [r for r in run.measured(verdict.scenario, verdict.level) if not r.failed]
     worst = max((product_error(r) for r in records), key=abs, default=0.0)
     return Cause(
-        scenario=verdict.scenario, level=verdict.level, text=text, factors=changes, product_error=worst
+        scenario=verdict.scenario,
+        level=verdict.level,
+        text=text,
+        factors=changes,
+        product_error=worst,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kit import stats
 from kit.golden import Claim, Golden
 from kit.records import RunData
-from kit.verdict.levels import Groups, replicate_groups, to_interval, tok_s_groups
+from kit.verdict.levels import Groups, noise_beside, replicate_groups, to_interval, tok_s_groups
 from kit.verdict.model import ClaimStatus, ClaimVerdict, Interval
 
 
@@ -56,7 +56,8 @@ def judge_claim(run: RunData, claim: Claim, golden: Golden) -> ClaimVerdict:
         top, bottom = _both(run, claim, levels)
         if not top or not bottom:
             continue
-        ratio = to_interval(stats.ratio_ci(top, bottom))
+        beside = noise_beside(run, levels[0], [claim.numerator, claim.denominator])
+        ratio = to_interval(stats.ratio_ci(top, bottom, beside=beside))
         judged.append((levels[0], ratio, status_of(ratio, claim, tolerance)))
     status: ClaimStatus = "not measured"
     worst: Interval | None = None

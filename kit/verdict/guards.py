@@ -34,13 +34,16 @@ def wrong_worker(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
             id={
                 "wrong worker": "wrong-worker",
                 "wrong engine": "wrong-engine",
-            }.get(kind, "missing-patch" if problem.startswith("missing patch") else "wrong-setting"),
+            }.get(
+                kind, "missing-patch" if problem.startswith("missing patch") else "wrong-setting"
+            ),
             severity="invalid",
             scenario=scenario,
             seen=f"{scenario}: {problem}.",
             why="Both speculative scenarios start and look healthy on engines that run one worker for both; "
             "their comparison would be void.",
-            remedy=f"Use SGLang 0.5.12.post1 from the kit's lock and look at `kit show {scenario}` and the server's log.",
+            remedy="Use SGLang 0.5.12.post1 from the kit's lock and look at "
+            f"`kit show {scenario}` and the server's log.",
         )
 
 
@@ -69,7 +72,9 @@ def request_errors(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
         if r.error:
             failed[(r.scenario, r.level)].append(r)
     for (scenario, level), bad in sorted(failed.items()):
-        kinds = ", ".join(f"{n}× {kind}" for kind, n in Counter(r.error for r in bad).most_common(4))
+        kinds = ", ".join(
+            f"{n}× {kind}" for kind, n in Counter(r.error for r in bad).most_common(4)
+        )
         yield Finding(
             id="request-errors",
             severity="invalid",

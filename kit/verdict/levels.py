@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import fmean
 
 from kit import stats
@@ -30,8 +31,16 @@ def to_interval(estimate: stats.Estimate) -> Interval:
 
 def tok_s_groups(run: RunData, scenario: str, level: int) -> Groups:
     """Return throughput as launches of sweeps; passes with failed requests are left out (they are findings)."""
-    groups = [[r.tok_s for r in g if not r.failed and r.tok_s > 0] for g in run.grouped(scenario, level)]
+    groups = [
+        [r.tok_s for r in g if not r.failed and r.tok_s > 0] for g in run.grouped(scenario, level)
+    ]
     return [g for g in groups if g]
+
+
+def noise_beside(run: RunData, level: int, judged: Sequence[str]) -> list[stats.Noise]:
+    """Return the noise of the other scenarios at ``level``: one machine's starts vary alike, and more data help."""
+    others = (tok_s_groups(run, s, level) for s in run.scenarios() if s not in judged)
+    return [noise for groups in others if groups and (noise := stats.noise_of(groups))]
 
 
 def replicate_groups(run: RunData, scenario: str, levels: list[int]) -> Groups:
@@ -39,7 +48,9 @@ def replicate_groups(run: RunData, scenario: str, levels: list[int]) -> Groups:
     merged: dict[int, list[float]] = {}
     for level in levels:
         for g in run.grouped(scenario, level):
-            merged.setdefault(g[0].launch, []).extend(r.tok_s for r in g if not r.failed and r.tok_s > 0)
+            merged.setdefault(g[0].launch, []).extend(
+                r.tok_s for r in g if not r.failed and r.tok_s > 0
+            )
     return [merged[k] for k in sorted(merged) if merged[k]]
 
 
@@ -94,6 +105,7 @@ def _draft(
     if not groups:
         return None
     reference = golden.reference(scenario, level) if golden else None
+    beside = noise_beside(run, level, [scenario])
     ratio: stats.Estimate | None = None
     tolerance: float | None = None
     if golden and reference:
@@ -104,8 +116,10 @@ def _draft(
             reference.launch_cv,
             reference.sweep_cv,
         )
-        ratio = stats.ratio_to_reference(groups, noisy)
-        error = math.sqrt((noisy.variance or 0.0) / noisy.launches)
+        ratio = stats.ratio_to_reference(groups, noisy, beside=beside)
+        error = stats.combined_cv(
+            reference.launch_cv or 0.0, reference.sweep_cv or 0.0, noisy.launches, noisy.n
+        )
         tolerance = stats.tolerance(
             error, stats.relative_spread(groups), floor=golden.tolerance.floor
         )
@@ -114,7 +128,7 @@ def _draft(
         level=level,
         launches=len(groups),
         passes=sum(map(len, groups)),
-        tok_s=to_interval(stats.hierarchical_ci(groups)),
+        tok_s=to_interval(stats.hierarchical_ci(groups, beside=beside)),
         accept_length=_mean([r.accept_length for r in records]),
         planned_accept_length=_mean([r.planned_accept_length for r in records]),
         expected_accept_length=run.manifest.expected_accept_length.get(scenario),

@@ -6,12 +6,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Status = Literal[
-    "REPRODUCED", "FASTER", "SLOWER", "INCONCLUSIVE", "NOT COMPARABLE", "INVALID"
-]
+Status = Literal["REPRODUCED", "FASTER", "SLOWER", "INCONCLUSIVE", "NOT COMPARABLE", "INVALID"]
 Severity = Literal["invalid", "warning", "note"]
 LevelStatus = Literal["REPRODUCED", "FASTER", "SLOWER", "INCONCLUSIVE", "NO REFERENCE"]
 ClaimStatus = Literal["holds", "holds within tolerance", "refuted", "open", "not measured"]
+FactorName = Literal["effective concurrency", "accept length", "step time"]
 
 EXIT_CODES: dict[Status, int] = {
     "REPRODUCED": 0,
@@ -95,7 +94,7 @@ class ClaimVerdict(_Frozen):
 class FactorChange(_Frozen):
     """One factor of throughput against golden: 1.0 is unchanged."""
 
-    factor: Literal["effective concurrency", "accept length", "step time"]
+    factor: FactorName
     ratio: Interval
     moved: bool
 
