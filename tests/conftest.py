@@ -8,9 +8,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from kit.scenarios import ServerCommand
+
+# No test measures time: a slow machine is not a failure.
+hypothesis.settings.register_profile("kit", deadline=None)
+hypothesis.settings.load_profile("kit")
 
 ROOT = Path(__file__).resolve().parent.parent
 

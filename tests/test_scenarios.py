@@ -182,7 +182,7 @@ def test_more_than_one_fitting_rig_is_refused() -> None:
 
 
 def test_no_fitting_rig_is_said() -> None:
-    with pytest.raises(UserError, match="No rig fits this host"):
+    with pytest.raises(UserError, match=r"No rig fits this host"):
         pick_rig([], [load_rig("h200")])
 
 
