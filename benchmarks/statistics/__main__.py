@@ -38,9 +38,8 @@ def main() -> None:
         print(f"\n### {title}\n\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
         for row in rows:
             print(f"| {' | '.join(row)} |", flush=True)
-    print(
-        f"\n{options.samples} intervals a figure, seed {options.seed}, {time.monotonic() - begun:.0f} s"
-    )
+    took = time.monotonic() - begun
+    print(f"\n{options.samples} intervals a figure, seed {options.seed}, {took:.0f} s")
 
 
 if __name__ == "__main__":

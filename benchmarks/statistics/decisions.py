@@ -164,7 +164,7 @@ def of_failing_assumptions(runs: int, rng: np.random.Generator) -> Iterator[Row]
 def of_adaptive_repetition(
     runs: int, rng: np.random.Generator, first: int = 3, cap: int = 6, in_golden: int = 5
 ) -> Iterator[Row]:
-    """Another launch while any level is undecided, up to the cap; every look may raise a false alarm."""
+    """Add launches while any level is undecided, up to the cap; each look may be a false alarm."""
     yield ["noise launch / sweep", *HEADS, "mean launches: unchanged", "7 % off"]
     for noise in NOISES:
         tallies = {c: Tally() for c in CHANGES}

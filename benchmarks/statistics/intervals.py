@@ -1,4 +1,4 @@
-"""Do the intervals cover? Tables of coverage, with the methods that were turned down beside the kit's."""
+"""Do the intervals cover? Coverage of the kit's methods and of those that were turned down."""
 
 from __future__ import annotations
 

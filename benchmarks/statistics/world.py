@@ -1,4 +1,4 @@
-"""A made-up laboratory: servers whose throughput is known, measured with noise between launches and between sweeps."""
+"""A made-up laboratory: servers of known throughput, measured with noise at two levels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class World:
         noise *= np.array(self.by_scenario)[:, None, None, None]
         if self.bad_sweeps:
             noise += np.log1p(-self.loss) * (rng.random(noise.shape) < self.bad_sweeps)
-        return np.exp(noise)
+        found: np.ndarray = np.exp(noise)
+        return found
 
 
 def golden(data: np.ndarray) -> dict[Cell, stats.Reference]:
@@ -76,7 +77,7 @@ def golden(data: np.ndarray) -> dict[Cell, stats.Reference]:
 def noise_beside(
     data: np.ndarray, references: dict[Cell, stats.Reference], cell: Cell
 ) -> list[stats.Noise]:
-    """Return the noise of the other scenarios at the level of ``cell``, of the run and of golden."""
+    """Return the noise of the other scenarios at the level of ``cell``: the run's and golden's."""
     others = [(s, cell[1]) for s in range(SCENARIOS) if s != cell[0]]
     found = [stats.noise_of(data[o].tolist()) for o in others]
     found += [references[o].noise for o in others]

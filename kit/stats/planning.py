@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
+import numpy as np
 from scipy import special
 
-from kit.stats.estimate import CONFIDENCE, t_quantile
+from kit.stats.estimate import CONFIDENCE, Array, check_confidence
 from kit.stats.nested import WELCH_FROM
 
 MAX_LAUNCHES = 30
 MAX_SWEEPS = 30
+SEED = 20260102
+DRAWS = 20000
 
 
 @dataclass(frozen=True)
@@ -69,20 +73,40 @@ def expected_half_width(
     for cv in (launch_cv, sweep_cv):
         if not (cv >= 0 and math.isfinite(cv)):
             raise ValueError("a coefficient of variation must be finite and not negative")
+    check_confidence(confidence)
     a = (launch_cv**2 + sweep_cv**2 / sweeps) / launches
     b = (launch_cv**2 + sweep_cv**2 / other_sweeps) / other_launches
-    df = float(launches + other_launches - 2) * scenarios
-    if df < 1:
+    if launches + other_launches < 3:
         return math.inf
-    if a + b == 0:
-        return 0.0
-    if scenarios == 1 and min(launches, other_launches) >= WELCH_FROM:
-        df = (a + b) ** 2 / (a**2 / (launches - 1) + b**2 / (other_launches - 1))
-    # The mean of a standard deviation estimated with df degrees of freedom is below the true one
-    # by this.
-    log_c4 = special.gammaln((df + 1) / 2) - special.gammaln(df / 2)
-    c4 = math.sqrt(2 / df) * math.exp(float(log_c4))
-    return t_quantile(confidence, df) * c4 * math.sqrt(a + b)
+    return _widths_per_error(launches, other_launches, scenarios, confidence) * math.sqrt(a + b)
+
+
+@functools.lru_cache(maxsize=4096)
+def _widths_per_error(launches: int, other: int, scenarios: int, confidence: float) -> float:
+    """Return the mean half-width over the true standard error, by simulating estimated noise.
+
+    It is what :func:`kit.stats.ratio_ci` does with normal data: the estimated noise of each side,
+    and with it the degrees of freedom, differ from run to run.
+    """
+    rng = np.random.default_rng(SEED)
+
+    def estimated(df: int) -> Array:
+        return rng.chisquare(df, DRAWS) / df if df else np.zeros(DRAWS)
+
+    dfs = np.array([launches - 1, other - 1, (launches + other - 2) * (scenarios - 1)])
+    here, there, rest = (estimated(int(df)) for df in dfs)
+    shared = (here * dfs[0] + there * dfs[1] + rest * dfs[2]) / dfs.sum()
+    degrees: Array | float = float(dfs.sum())
+    if scenarios > 1:
+        variance = np.maximum(here, shared) / launches + np.maximum(there, shared) / other
+    elif min(launches, other) >= WELCH_FROM:
+        a, b = here / launches, there / other
+        variance = a + b
+        degrees = variance**2 / (a**2 / dfs[0] + b**2 / dfs[1])
+    else:
+        variance = shared * (1 / launches + 1 / other)
+    half = special.stdtrit(degrees, 0.5 + confidence / 2) * np.sqrt(variance)
+    return float(half.mean()) / math.sqrt(1 / launches + 1 / other)
 
 
 def plan_repetitions(
