@@ -160,7 +160,7 @@ class Build:
         hold: The descriptor of :func:`only_one`.
     """
 
-    def __init__(  # noqa: D107
+    def __init__(
         self, site: Site, choice: choose.Choice, environ: Mapping[str, str], hold: int
     ) -> None:
         self.site = site

@@ -35,7 +35,7 @@ class StepError(Exception):
         tail: Its last lines.
     """
 
-    def __init__(self, command: Sequence[str], code: int, tail: str) -> None:  # noqa: D107
+    def __init__(self, command: Sequence[str], code: int, tail: str) -> None:
         super().__init__(f"{Path(command[0]).name} ended with status {code}")
         self.tail = tail
         self.code = code
@@ -57,7 +57,7 @@ class Runner:
             command has ended, even where the set-up itself was killed.
     """
 
-    def __init__(  # noqa: D107
+    def __init__(
         self, root: Path, log: Path, environ: Mapping[str, str], hold: tuple[int, ...] = ()
     ) -> None:
         self.root = root
