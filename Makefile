@@ -26,7 +26,7 @@ lint: setup ## ruff and mypy
 
 # Torch with more threads than this fights the server for the cores of a small host.
 test: lint ## lint, then every test (Docker's where an engine answers); ARGS="-k name" narrows them
-	@if $(BIN)/python -c 'import docker; docker.from_env().ping()' 2>/dev/null; then \
+	@if $(BIN)/python -c 'import docker; docker.from_env(timeout=5).ping()' 2>/dev/null; then \
 	  echo "Docker Engine answers: its tests run too."; marks=(); \
 	else \
 	  echo "No Docker Engine answers: tests marked docker are left out."; marks=(-m "not docker"); \
