@@ -164,7 +164,8 @@ def read_golden(path: Path) -> Golden:
         return Golden.model_validate(data)
     except ValidationError as error:
         raise UserError(
-            f"The golden file {path} is not right: {explain(error).rstrip('.')}.", "Correct that key."
+            f"The golden file {path} is not right: {explain(error).rstrip('.')}.",
+            "Correct that key.",
         ) from None
 
 

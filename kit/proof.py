@@ -15,7 +15,9 @@ from kit.records import ServerProof
 from kit.scenarios import Rig, Scenario
 
 SGLANG_VERSION = "0.5.12.post1"
-_EVIDENCE = re.compile(r"kit patches live:|kit cpu plug-in live:|symm(etric)? mem|allreduce.fusion", re.I)
+_EVIDENCE = re.compile(
+    r"kit patches live:|kit cpu plug-in live:|symm(etric)? mem|allreduce.fusion", re.I
+)
 _PATCHES = re.compile(r"kit patches live:\s*([0-9 ,]*)")
 
 

@@ -103,7 +103,9 @@ class LevelRecord(Record):
     effective_concurrency: float
     accept_length: float | None
     planned_accept_length: float | None
-    step_time_s: float | None = Field(description="seconds per verify (or decode) step of a request")
+    step_time_s: float | None = Field(
+        description="seconds per verify (or decode) step of a request"
+    )
     latency_s: dict[str, float]
     ttft_s: dict[str, float] = Field(default_factory=dict)
     tpot_s: dict[str, float] = Field(default_factory=dict)

@@ -123,7 +123,9 @@ def ensure_pair(rig: Rig, progress: Callable[[str], None] | None = None) -> Mode
     return model_paths(rig, folder)
 
 
-def command_for(scenario: Scenario, rig: Rig, models: ModelPaths, port: int, host: str = "127.0.0.1") -> ServerCommand:
+def command_for(
+    scenario: Scenario, rig: Rig, models: ModelPaths, port: int, host: str = "127.0.0.1"
+) -> ServerCommand:
     """Return the server's command, with what the CPU plug-in needs where the rig uses it."""
     command = server_command(scenario, rig, models, host=host, port=port)
     if not rig.server.cpu_plugin:
@@ -141,11 +143,19 @@ def git_commit(root: Path) -> str | None:
     try:
         commit = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         ).stdout.strip()
         dirty = subprocess.run(
             ["git", "status", "--porcelain", "--untracked-files=no"],
-            cwd=root, capture_output=True, text=True, timeout=10, check=True,
+            cwd=root,
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None

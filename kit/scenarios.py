@@ -44,6 +44,8 @@ RESERVED_FLAGS = frozenset(
         "trust-remote-code",
     }
 )
+# SGLang puts its gRPC port this far above the HTTP port and refuses to start when that is no port any more.
+GRPC_OFFSET = 10000
 SPEC_V2_SWITCH = "SGLANG_ENABLE_SPEC_V2"
 
 
@@ -399,6 +401,8 @@ def server_command(
     argv += ["--max-running-requests", str(rig.max_running_requests)]
     flags: Flags = {**rig.server.args, **scenario.args, **override.args}
     env = {**rig.server.env, **scenario.env, **override.env}
+    if port > 65535 - GRPC_OFFSET:
+        env.setdefault("SGLANG_GRPC_PORT", str(port - GRPC_OFFSET))
     if scenario.speculative:
         spec = scenario.speculative
         argv += ["--speculative-algorithm", spec.algorithm]

@@ -99,6 +99,4 @@ class Clock:
     def add_launch(self, launch: int) -> None:
         """Add a launch that the plan did not have."""
         for scenario in launch_order(self._plan.scenarios, launch):
-            self._left.update(
-                dict.fromkeys(steps_of_server(self._plan, scenario, launch))
-            )
+            self._left.update(dict.fromkeys(steps_of_server(self._plan, scenario, launch)))

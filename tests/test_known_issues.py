@@ -32,6 +32,11 @@ SAMPLES = [
         "Loading safetensors checkpoint shards: 100%",
     ),
     (
+        "grpc-port",
+        "ValueError: SGLANG_GRPC_PORT (67207) must be between 1 and 65535",
+        "SGLANG_GRPC_PORT=40000",
+    ),
+    (
         "kernels-package",
         "ValueError: Either a revision or a version must be specified.",
         "a revision was specified",

@@ -76,6 +76,12 @@ def test_baseline_command_has_no_speculation() -> None:
     assert "SGLANG_ENABLE_SPEC_V2" not in command.env
 
 
+@pytest.mark.parametrize(("port", "grpc"), [(30000, None), (55535, None), (55536, "45536"), (65535, "55535")])
+def test_high_ports_get_a_grpc_port_that_exists(port: int, grpc: str | None) -> None:
+    command = server_command(load_scenario("baseline"), load_rig("cpu"), MODELS, port=port)
+    assert command.env.get("SGLANG_GRPC_PORT") == grpc
+
+
 def test_rig_overrides_win() -> None:
     data = load_rig("cpu").model_dump(by_alias=True)
     data["overrides"] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import sys
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,6 @@ from kit.sglang_plugin import cache_kernels, sampling_kernels, tree_kernels
 from kit.sglang_plugin.attention import backend_classes
 from kit.sglang_plugin.cache_kernels import Launchable
 
-logger = logging.getLogger(__name__)
 SPEC = "sglang.srt.speculative"
 MISSING = object()
 
@@ -136,4 +134,9 @@ def install() -> None:
     names = _kernels()
     _attention()
     _memory_and_streams()
-    logger.info("kit cpu plug-in live: attention torch_native; %s", ", ".join(names))
+    # SGLang sets up logging after it loads plug-ins, so an INFO record would be lost here.
+    print(
+        f"kit cpu plug-in live: attention torch_native; {', '.join(names)}",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,6 +100,33 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     spec = pipeline.pair_spec(load_rig("cpu"))
     assert isinstance(spec, PairSpec)
     return make_pair(spec, folder)
+
+
+@pytest.fixture(scope="session")
+def sensitive_pair(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pair in float32 with attention and MLP writing 40 times as much.
+
+    The planted pair's output hardly depends on attention, so a wrong mask goes unnoticed there. Here the output is
+    the planted one only in part, what attention sees decides the rest, and the baseline's output is the reference.
+    """
+    from safetensors.torch import load_file, save_file
+
+    out = tmp_path_factory.mktemp("sensitive")
+    for model in ("target", "draft"):
+        (out / model).mkdir()
+        for path in sorted((pair / model).iterdir()):
+            if path.suffix == ".safetensors":
+                tensors = load_file(path)
+                for name, tensor in tensors.items():
+                    wide = tensor.float() if tensor.is_floating_point() else tensor
+                    loud = model == "target" and name.endswith(("o_proj.weight", "down_proj.weight"))
+                    tensors[name] = (wide * 40 if loud else wide).contiguous()
+                save_file(tensors, out / model / path.name, metadata={"format": "pt"})
+            else:
+                text = path.read_text().replace('"bfloat16"', '"float32"')
+                (out / model / path.name).write_text(text)
+    shutil.copy(pair / "plan.safetensors", out)
+    return out
 
 
 @pytest.fixture(scope="session")

@@ -17,16 +17,16 @@ if os.environ.get("KIT_TEST_BREAK"):
         build(parents, selected, lens, mask, *rest)
         mask.fill_(True)
 
-    def accept_all(predicts, accept_index, accept_token_num, candidates, index, first, sibling, target, topk=-1):  # type: ignore[no-untyped-def]
+    def accept_all(predicts, accept_index, accept_token_num, candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict, topk=-1):  # type: ignore[no-untyped-def]
         n = candidates.shape[1]
         for b in range(candidates.shape[0]):
             node, path = 0, [0]
-            while len(path) < accept_index.shape[1] and int(first[b, node]) >= 0:
-                child = int(first[b, node])
+            while len(path) < accept_index.shape[1] and int(retrieve_next_token[b, node]) >= 0:
+                child = int(retrieve_next_token[b, node])
                 predicts[b * n + node] = candidates[b, child].to(predicts.dtype)
                 node = child
                 path.append(node)
-            predicts[b * n + node] = target.reshape(-1)[b * n + node].to(predicts.dtype)
+            predicts[b * n + node] = target_predict.reshape(-1)[b * n + node].to(predicts.dtype)
             accept_index[b, : len(path)] = torch.tensor(path, dtype=accept_index.dtype) + b * n
             accept_token_num[b] = len(path) - 1
         return predicts, accept_index, accept_token_num
