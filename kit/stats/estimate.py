@@ -157,8 +157,6 @@ def median_ci(values: Iterable[float], confidence: float = CONFIDENCE) -> Estima
     if n < least:
         method = f"none: {n} of {least} values needed"
         return Estimate(median, -math.inf, math.inf, confidence, n, method)
-    if x[0] == x[-1]:
-        return Estimate(median, median, median, confidence, n, "all values equal")
     low, high = _bca_median(x, confidence)
     return Estimate(median, min(low, median), max(high, median), confidence, n, "BCa bootstrap")
 
