@@ -74,25 +74,21 @@ def golden(data: np.ndarray) -> dict[Cell, stats.Reference]:
     return found
 
 
-def noise_beside(
-    data: np.ndarray, references: dict[Cell, stats.Reference], cell: Cell
-) -> list[stats.Noise]:
-    """Return the noise of the other scenarios at the level of ``cell``: the run's and golden's."""
-    others = [(s, cell[1]) for s in range(SCENARIOS) if s != cell[0]]
-    found = [stats.noise_of(data[o].tolist()) for o in others]
-    found += [references[o].noise for o in others]
-    return [n for n in found if n]
-
-
 def ratios(
     data: np.ndarray, references: dict[Cell, stats.Reference], *, share: bool = True
 ) -> dict[Cell, stats.Estimate]:
-    """Return the ratio to golden of every scenario and level."""
+    """Return the ratio to golden of every scenario and level.
+
+    With ``share`` the noise of the other scenarios at the same level, the run's and golden's, counts.
+    """
+    groups = {cell: data[cell].tolist() for cell in references}
+    noises = {c: [stats.noise_of(groups[c]), references[c].noise] for c in references if share}
+
+    def beside(cell: Cell) -> list[stats.Noise]:
+        others = [(s, cell[1]) for s in range(SCENARIOS) if s != cell[0]]
+        return [n for o in others for n in noises.get(o, ()) if n]
+
     return {
-        cell: stats.ratio_to_reference(
-            data[cell].tolist(),
-            references[cell],
-            beside=noise_beside(data, references, cell) if share else (),
-        )
-        for cell in references
+        cell: stats.ratio_to_reference(groups[cell], reference, beside=beside(cell))
+        for cell, reference in references.items()
     }
