@@ -42,6 +42,17 @@ def test_without_two_launches_there_is_no_width() -> None:
     assert stats.expected_half_width(0.0, 0.0, 2, 1) == 0.0
 
 
+def test_a_reference_of_fewer_sweeps_is_less_certain() -> None:
+    few, same, many = (
+        stats.expected_half_width(0.0, 0.03, 3, 4, other_launches=3, other_sweeps=n)
+        for n in (1, 4, 16)
+    )
+    assert same == stats.expected_half_width(0.0, 0.03, 3, 4)
+    # Variances in proportion to 1/4 + 1, 1/4 + 1/4 and 1/4 + 1/16.
+    assert few / same == pytest.approx(math.sqrt(2.5))
+    assert many / same == pytest.approx(math.sqrt(0.625))
+
+
 @given(cvs, cvs, counts, counts)
 def test_more_repetition_and_less_noise_are_narrower(
     launch_cv: float, sweep_cv: float, launches: int, sweeps: int
