@@ -104,7 +104,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sensitive_pair(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pair in float32 with attention and MLP writing 40 times as much.
+    """The pair in float32 with attention and MLP writing 140 times as much.
 
     The planted pair's output hardly depends on attention, so a wrong mask goes unnoticed there. Here the output is
     the planted one only in part, what attention sees decides the rest, and the baseline's output is the reference.
@@ -120,7 +120,7 @@ def sensitive_pair(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
                 for name, tensor in tensors.items():
                     wide = tensor.float() if tensor.is_floating_point() else tensor
                     loud = model == "target" and name.endswith(("o_proj.weight", "down_proj.weight"))
-                    tensors[name] = (wide * 40 if loud else wide).contiguous()
+                    tensors[name] = (wide * 140 if loud else wide).contiguous()
                 save_file(tensors, out / model / path.name, metadata={"format": "pt"})
             else:
                 text = path.read_text().replace('"bfloat16"', '"float32"')
