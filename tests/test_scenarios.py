@@ -76,7 +76,9 @@ def test_baseline_command_has_no_speculation() -> None:
     assert "SGLANG_ENABLE_SPEC_V2" not in command.env
 
 
-@pytest.mark.parametrize(("port", "grpc"), [(30000, None), (55535, None), (55536, "45536"), (65535, "55535")])
+@pytest.mark.parametrize(
+    ("port", "grpc"), [(30000, None), (55535, None), (55536, "45536"), (65535, "55535")]
+)
 def test_high_ports_get_a_grpc_port_that_exists(port: int, grpc: str | None) -> None:
     command = server_command(load_scenario("baseline"), load_rig("cpu"), MODELS, port=port)
     assert command.env.get("SGLANG_GRPC_PORT") == grpc
@@ -150,7 +152,7 @@ def test_key_given_twice_is_refused(project: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nope", "../rigs/cpu", "", "a/b", "x" * 99])
 def test_unknown_scenario_lists_the_known_ones(name: str) -> None:
-    with pytest.raises(UserError, match="Known: .*baseline"):
+    with pytest.raises(UserError, match=r"Known: .*baseline"):
         load_scenario(name)
 
 

@@ -68,7 +68,8 @@ class Engine:
     def wrong(self, prompts: list[list[int]], replies: list[dict[str, Any]], tokens: int) -> int:
         """Return how many outputs are not exactly the planted ones."""
         return sum(
-            len(r["output_ids"]) != tokens or self.plan.first_mismatch(p, r["output_ids"]) is not None
+            len(r["output_ids"]) != tokens
+            or self.plan.first_mismatch(p, r["output_ids"]) is not None
             for p, r in zip(prompts, replies, strict=True)
         )
 
@@ -80,13 +81,17 @@ def _port() -> int:
 
 
 @contextlib.contextmanager
-def serving(name: str, pair: Path, log: Path, *extra: str, env: dict[str, str] | None = None) -> Iterator[Engine]:
+def serving(
+    name: str, pair: Path, log: Path, *extra: str, env: dict[str, str] | None = None
+) -> Iterator[Engine]:
     """Serve a scenario on the CPU rig with further flags."""
     rig = load_rig("cpu")
     models = ModelPaths(target=str(pair / "target"), draft=str(pair / "draft"), plan_dir=str(pair))
     port = _port()
     command = pipeline.command_for(load_scenario(name), rig, models, port)
-    command = command.model_copy(update={"argv": [*command.argv, *extra], "env": {**command.env, **(env or {})}})
+    command = command.model_copy(
+        update={"argv": [*command.argv, *extra], "env": {**command.env, **(env or {})}}
+    )
     with ProcessBackend(port=port).serve(command, log, 180) as server:
         yield Engine(server, Plan.load(pair), load_scenario(name))
 
@@ -95,7 +100,9 @@ def serving(name: str, pair: Path, log: Path, *extra: str, env: dict[str, str] |
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The CPU rig's pair."""
     if importlib.util.find_spec("sglang") is None:
-        pytest.fail("SGLang is not installed: run `make setup` and use .venv/bin/pytest", pytrace=False)
+        pytest.fail(
+            "SGLang is not installed: run `make setup` and use .venv/bin/pytest", pytrace=False
+        )
     folder = tmp_path_factory.mktemp("pair") / "cpu"
     spec = pipeline.pair_spec(load_rig("cpu"))
     assert isinstance(spec, PairSpec)
@@ -119,7 +126,9 @@ def sensitive_pair(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
                 tensors = load_file(path)
                 for name, tensor in tensors.items():
                     wide = tensor.float() if tensor.is_floating_point() else tensor
-                    loud = model == "target" and name.endswith(("o_proj.weight", "down_proj.weight"))
+                    loud = model == "target" and name.endswith(
+                        ("o_proj.weight", "down_proj.weight")
+                    )
                     tensors[name] = (wide * 140 if loud else wide).contiguous()
                 save_file(tensors, out / model / path.name, metadata={"format": "pt"})
             else:
@@ -130,7 +139,9 @@ def sensitive_pair(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="session")
-def engine(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Engine]]:
+def engine(
+    pair: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Engine]]:
     """Return a function from a scenario's name to its running server; one server runs at a time.
 
     Prefix cache on and a small prefill chunk, unlike the rig: what must hold there must hold here too.
@@ -144,7 +155,9 @@ def engine(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
             stack.close()
             running.clear()
             extra = ["--chunked-prefill-size", "256"]
-            running[name] = stack.enter_context(_with_cache(name, pair, logs / f"{name}.log", extra))
+            running[name] = stack.enter_context(
+                _with_cache(name, pair, logs / f"{name}.log", extra)
+            )
         return running[name]
 
     yield get
@@ -156,7 +169,9 @@ def _with_cache(name: str, pair: Path, log: Path, extra: list[str]) -> Iterator[
     with pytest.MonkeyPatch.context() as patch:
         rig = load_rig("cpu")
         server = rig.server.model_copy(
-            update={"args": {k: v for k, v in rig.server.args.items() if k != "disable-radix-cache"}}
+            update={
+                "args": {k: v for k, v in rig.server.args.items() if k != "disable-radix-cache"}
+            }
         )
         patch.setattr(__name__ + ".load_rig", lambda _: rig.model_copy(update={"server": server}))
         with serving(name, pair, log, *extra) as engine:

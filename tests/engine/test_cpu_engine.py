@@ -43,7 +43,9 @@ class TestEveryScenario:
             steps = [r["meta_info"]["spec_verify_ct"] for r in replies]
             assert steps == [served.plan.verify_steps(p, 64, *served.spec) for p in prompts]
 
-    def test_accept_length_is_the_theorys_and_does_not_depend_on_the_level(self, served: Engine) -> None:
+    def test_accept_length_is_the_theorys_and_does_not_depend_on_the_level(
+        self, served: Engine
+    ) -> None:
         if served.spec is None:
             pytest.skip("the baseline accepts nothing")
         theory = expected_accept_length(*served.spec, served.plan.p, served.plan.q)
@@ -94,7 +96,10 @@ class TestEveryScenario:
 
     def test_dropped_requests_do_no_harm_to_others(self, served: Engine) -> None:
         port = int(served.server.base_url.rsplit(":", 1)[1])
-        body = b'{"input_ids": [5, 6, 7], "stream": true, "sampling_params": {"temperature": 0, "max_new_tokens": 900}}'
+        body = (
+            b'{"input_ids": [5, 6, 7], "stream": true, '
+            b'"sampling_params": {"temperature": 0, "max_new_tokens": 900}}'
+        )
         head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", port)) as s:
@@ -125,7 +130,9 @@ class TestEveryScenario:
         assert abs(hits / total - probability) < 5 * spread + 0.05
 
 
-def _lossless(engine: Engine, prompts: list[list[int]], reference: list[list[int]]) -> tuple[int, float]:
+def _lossless(
+    engine: Engine, prompts: list[list[int]], reference: list[list[int]]
+) -> tuple[int, float]:
     """Return how many outputs differ from the reference, and the accept length."""
     replies = engine.together(prompts, 48, 4)
     differing = sum(r["output_ids"] != want for r, want in zip(replies, reference, strict=True))
@@ -139,7 +146,9 @@ def test_speculation_changes_nothing_where_attention_decides_and_broken_kernels_
         plan = engine.plan
         prompts = [plan.prompt(20_000 + i, 24) for i in range(16)]
         reference = [r["output_ids"] for r in engine.together(prompts, 48, 4)]
-    off_plan = sum(plan.first_mismatch(p, r) is not None for p, r in zip(prompts, reference, strict=True))
+    off_plan = sum(
+        plan.first_mismatch(p, r) is not None for p, r in zip(prompts, reference, strict=True)
+    )
     assert off_plan > 8, "the pair is not sensitive: attention decides nothing"
     for name in ("spec-v1", "spec-v2"):
         with serving(name, sensitive_pair, tmp_path / f"{name}.log") as engine:
@@ -150,7 +159,10 @@ def test_speculation_changes_nothing_where_attention_decides_and_broken_kernels_
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(Path(__file__).parent / "broken"))
             with serving(
-                "spec-v1", sensitive_pair, tmp_path / f"{control}.log", env={"KIT_TEST_BREAK": control}
+                "spec-v1",
+                sensitive_pair,
+                tmp_path / f"{control}.log",
+                env={"KIT_TEST_BREAK": control},
             ) as engine:
                 differing, _ = _lossless(engine, prompts, reference)
         assert differing > 0, f"{control} went unnoticed"

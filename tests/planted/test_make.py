@@ -226,6 +226,7 @@ def test_a_damaged_pair_is_named_and_made_again(
     assert found is not None
     if harm in ("truncated", "flipped", "missing"):
         assert shard.name in found
+    assert ("bytes, not" in found) == (harm == "truncated")
     make_pair(small(), pair)
     assert files.damage(pair) is None
     assert _sums(pair) == _sums(small_pair)

@@ -25,8 +25,12 @@ class Cache:
     def __init__(self, batch: int, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
         rng = random.Random(seed)
-        self.keys, self.values = (torch.randn(SLOTS, KV_HEADS, SIZE, generator=self.generator) for _ in range(2))
-        self.pool = torch.randint(0, SLOTS, (batch + 2, CONTEXT), generator=self.generator, dtype=torch.int32)
+        self.keys, self.values = (
+            torch.randn(SLOTS, KV_HEADS, SIZE, generator=self.generator) for _ in range(2)
+        )
+        self.pool = torch.randint(
+            0, SLOTS, (batch + 2, CONTEXT), generator=self.generator, dtype=torch.int32
+        )
         self.req = torch.tensor(rng.sample(range(batch + 2), batch))
 
     def slots(self, b: int, columns: list[int]) -> list[int]:
@@ -56,7 +60,11 @@ def test_extend_is_causal_behind_the_prefix(requests: list[tuple[int, int]], see
     new = torch.tensor([n for _, n in requests])
     lens = torch.tensor([p + n for p, n in requests])
     meta = extend_metadata(cache.pool, cache.req, lens, new)
-    seen = [cache.slots(b, list(range(p + i + 1))) for b, (p, n) in enumerate(requests) for i in range(n)]
+    seen = [
+        cache.slots(b, list(range(p + i + 1)))
+        for b, (p, n) in enumerate(requests)
+        for i in range(n)
+    ]
     cache.check(meta, seen)
 
 
@@ -71,7 +79,9 @@ def test_verify_follows_the_tree_mask(lens: list[int], n: int, seed: int) -> Non
         for i in range(n):
             tree = [j == i or rng.random() < 0.4 for j in range(n)]
             flat += [True] * length + tree
-            seen.append(cache.slots(b, [*range(length), *(length + j for j in range(n) if tree[j])]))
+            seen.append(
+                cache.slots(b, [*range(length), *(length + j for j in range(n) if tree[j])])
+            )
     meta = verify_metadata(cache.pool, cache.req, torch.tensor(lens), torch.tensor(flat), n)
     cache.check(meta, seen)
 

@@ -31,14 +31,18 @@ def test_ragged(ranges: list[tuple[int, int]]) -> None:
 
 
 @given(batches, seeds)
-def test_slots_are_written_and_read_back_by_request(ranges: list[tuple[int, int]], seed: int) -> None:
+def test_slots_are_written_and_read_back_by_request(
+    ranges: list[tuple[int, int]], seed: int
+) -> None:
     table, rows = pool_for(len(ranges), seed)
     before = table.clone()
     start = torch.tensor([s for s, _ in ranges])
     end = start + torch.tensor([n for _, n in ranges])
     total = int((end - start).sum())
     slots = torch.arange(1000, 1000 + total)
-    Launchable(k.assign_req_to_token_pool)[(len(ranges),)](rows, table, start, end, slots, CONTEXT, 8)
+    Launchable(k.assign_req_to_token_pool)[(len(ranges),)](
+        rows, table, start, end, slots, CONTEXT, 8
+    )
     want, at = before, 0
     for row, (s, n) in zip(rows.tolist(), ranges, strict=True):
         for c in range(s, s + n):
@@ -50,7 +54,12 @@ def test_slots_are_written_and_read_back_by_request(ranges: list[tuple[int, int]
     assert out.tolist() == [*slots.tolist(), -1, -1]
 
 
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.integers(1, 3), st.integers(1, 3), seeds)
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=5),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    seeds,
+)
 def test_draft_slots(lens: list[int], topk: int, steps: int, seed: int) -> None:
     batch, count = len(lens), topk * steps
     table, rows = pool_for(batch, seed)
@@ -58,19 +67,41 @@ def test_draft_slots(lens: list[int], topk: int, steps: int, seed: int) -> None:
     slots = torch.arange(500, 500 + batch * count)
     unused = torch.empty(0)
     Launchable(k.assign_draft_cache_locs)[(batch,)](
-        rows, table, seq, unused, unused, slots, unused, unused, unused, 0, CONTEXT, topk, steps, 1, 8, 8
+        rows,
+        table,
+        seq,
+        unused,
+        unused,
+        slots,
+        unused,
+        unused,
+        unused,
+        0,
+        CONTEXT,
+        topk,
+        steps,
+        1,
+        8,
+        8,
     )
     for i, (row, length) in enumerate(zip(rows.tolist(), lens, strict=True)):
-        assert table[row, length : length + count].tolist() == slots[i * count : (i + 1) * count].tolist()
+        assert (
+            table[row, length : length + count].tolist()
+            == slots[i * count : (i + 1) * count].tolist()
+        )
     out = torch.empty(batch * count, dtype=torch.int64)
-    Launchable(k.assign_draft_cache_locs_page_size_1)[(batch,)](rows, table, seq, out, CONTEXT, topk, steps)
+    Launchable(k.assign_draft_cache_locs_page_size_1)[(batch,)](
+        rows, table, seq, out, CONTEXT, topk, steps
+    )
     assert torch.equal(out, slots)
 
 
 def test_larger_pages_are_refused() -> None:
     none = torch.empty(0)
     with pytest.raises(NotImplementedError, match="page size 1"):
-        k.assign_draft_cache_locs(1, none, none, none, none, none, none, none, none, none, 0, 9, 2, 3, 16)
+        k.assign_draft_cache_locs(
+            1, none, none, none, none, none, none, none, none, none, 0, 9, 2, 3, 16
+        )
 
 
 @given(st.lists(st.tuples(st.integers(4, 12), st.integers(1, 4)), min_size=1, max_size=5))
@@ -80,7 +111,9 @@ def test_positions_and_bonus_of_accepted_tokens(requests: list[tuple[int, int]])
     tokens = torch.arange(int(accepted.sum())) + 70
     positions = torch.full((tokens.numel() + 1,), -1)
     bonus = torch.full((len(requests),), -1, dtype=torch.int32)
-    Launchable(k.create_extend_after_decode_spec_info)[(len(requests),)](tokens, seq, accepted, positions, bonus, 8)
+    Launchable(k.create_extend_after_decode_spec_info)[(len(requests),)](
+        tokens, seq, accepted, positions, bonus, 8
+    )
     want_positions = [p for s, a in requests for p in range(s - a, s)]
     ends = torch.tensor([a for _, a in requests]).cumsum(0) - 1
     assert positions.tolist() == [*want_positions, -1]

@@ -13,7 +13,9 @@ from kit.sglang_plugin.sampling_kernels import (
 )
 
 rows_of_probs = st.integers(0, 10**6).map(
-    lambda seed: torch.softmax(2 * torch.randn(3, 7, generator=torch.Generator().manual_seed(seed)), -1)
+    lambda seed: torch.softmax(
+        2 * torch.randn(3, 7, generator=torch.Generator().manual_seed(seed)), -1
+    )
 )
 
 
@@ -60,11 +62,17 @@ class Sampler:
         self.index = torch.full((count, steps), -1, dtype=torch.int32)
         self.accepted = torch.full((count,), -1, dtype=torch.int32)
         tree_speculative_sampling_target_only(
-            self.predicts, self.index, self.accepted,
-            self.tokens.expand(count, n), torch.arange(count * n).view(count, n),
-            self.next_token.expand(count, n), self.sibling.expand(count, n),
-            torch.rand(count, n, generator=generator), torch.rand(count, generator=generator),
-            target.expand(count, n, vocab).contiguous(), torch.zeros(count, n, vocab),
+            self.predicts,
+            self.index,
+            self.accepted,
+            self.tokens.expand(count, n),
+            torch.arange(count * n).view(count, n),
+            self.next_token.expand(count, n),
+            self.sibling.expand(count, n),
+            torch.rand(count, n, generator=generator),
+            torch.rand(count, generator=generator),
+            target.expand(count, n, vocab).contiguous(),
+            torch.zeros(count, n, vocab),
         )
 
     def outputs(self, place: int) -> list[int]:
@@ -121,8 +129,17 @@ def test_zero_coins_never_draw_an_impossible_token() -> None:
     predicts = torch.full((4,), -1, dtype=torch.int32)
     index = torch.full((1, 3), -1, dtype=torch.int32)
     tree_speculative_sampling_target_only(
-        predicts, index, torch.empty(1, dtype=torch.int32), Sampler.tokens[None], torch.arange(4)[None],
-        Sampler.next_token[None], Sampler.sibling[None], torch.ones(1, 4), torch.zeros(1), target[None].clone(), torch.zeros(1, 4, 4),
+        predicts,
+        index,
+        torch.empty(1, dtype=torch.int32),
+        Sampler.tokens[None],
+        torch.arange(4)[None],
+        Sampler.next_token[None],
+        Sampler.sibling[None],
+        torch.ones(1, 4),
+        torch.zeros(1),
+        target[None].clone(),
+        torch.zeros(1, 4, 4),
     )
     assert int(predicts[0]) == 2
 
@@ -140,12 +157,24 @@ def test_each_request_of_a_batch_is_walked_as_if_alone(seed: int, batch: int) ->
         index = torch.full((k, 3), -1, dtype=torch.int32)
         accepted = torch.empty(k, dtype=torch.int32)
         tree_speculative_sampling_target_only(
-            predicts, index, accepted, Sampler.tokens.expand(k, 4), torch.arange(k * 4).view(k, 4),
-            Sampler.next_token.expand(k, 4), Sampler.sibling.expand(k, 4), coins[rows], last[rows],
-            target[rows].clone(), torch.zeros(k, 4, 4),
+            predicts,
+            index,
+            accepted,
+            Sampler.tokens.expand(k, 4),
+            torch.arange(k * 4).view(k, 4),
+            Sampler.next_token.expand(k, 4),
+            Sampler.sibling.expand(k, 4),
+            coins[rows],
+            last[rows],
+            target[rows].clone(),
+            torch.zeros(k, 4, 4),
         )
         return [
-            (predicts.view(k, 4)[i].tolist(), [x - 4 * i if x >= 0 else x for x in index[i].tolist()], int(accepted[i]))
+            (
+                predicts.view(k, 4)[i].tolist(),
+                [x - 4 * i if x >= 0 else x for x in index[i].tolist()],
+                int(accepted[i]),
+            )
             for i in range(k)
         ]
 
@@ -160,8 +189,17 @@ def test_single_threshold_accepts_likely_tokens_at_once(threshold: float) -> Non
     index = torch.full((1, 3), -1, dtype=torch.int32)
     accepted = torch.empty(1, dtype=torch.int32)
     tree_speculative_sampling_target_only(
-        predicts, index, accepted, Sampler.tokens[None], torch.arange(4)[None], Sampler.next_token[None],
-        Sampler.sibling[None], torch.full((1, 4), 0.99), torch.tensor([0.5]), target, torch.zeros(1, 4, 4),
+        predicts,
+        index,
+        accepted,
+        Sampler.tokens[None],
+        torch.arange(4)[None],
+        Sampler.next_token[None],
+        Sampler.sibling[None],
+        torch.full((1, 4), 0.99),
+        torch.tensor([0.5]),
+        target,
+        torch.zeros(1, 4, 4),
         threshold_single=threshold,
     )
     # At the root the likelier child has 0.3, below it the child has 0.6.

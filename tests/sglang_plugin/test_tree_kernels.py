@@ -18,7 +18,9 @@ from kit.sglang_plugin.tree_kernels import (
 from tests.sglang_plugin.reference import Tree, greedy_path, tree_of
 
 
-def random_candidates(rng: random.Random, topk: int, depth: int, n: int, whole: bool) -> tuple[list[int], list[int]]:
+def random_candidates(
+    rng: random.Random, topk: int, depth: int, n: int, whole: bool
+) -> tuple[list[int], list[int]]:
     """Return parents and chosen candidates as EAGLE makes them.
 
     Candidates are numbered level by level: topk grown from the root, then topk × topk a level, each group of topk
@@ -38,7 +40,11 @@ def random_candidates(rng: random.Random, topk: int, depth: int, n: int, whole: 
         return parents, sorted(rng.sample(range(count), n - 1))
     chosen: set[int] = set()
     while len(chosen) < n - 1:
-        fit = [c for c in range(count) if c not in chosen and (parent_of[c] is None or parent_of[c] in chosen)]
+        fit = [
+            c
+            for c in range(count)
+            if c not in chosen and (parent_of[c] is None or parent_of[c] in chosen)
+        ]
         chosen.add(rng.choice(fit))
     return parents, sorted(chosen)
 
@@ -46,16 +52,35 @@ def random_candidates(rng: random.Random, topk: int, depth: int, n: int, whole: 
 class Built:
     """Trees of a batch, built by the kernel."""
 
-    def __init__(self, batch: list[tuple[list[int], list[int]]], lens: list[int], topk: int, depth: int, mode: int = FULL_MASK) -> None:
+    def __init__(
+        self,
+        batch: list[tuple[list[int], list[int]]],
+        lens: list[int],
+        topk: int,
+        depth: int,
+        mode: int = FULL_MASK,
+    ) -> None:
         n = len(batch[0][1]) + 1
         self.n, self.lens = n, lens
         widths = [length + n for length in lens] if mode == FULL_MASK else [n] * len(lens)
         self.mask = torch.ones(n * sum(widths), dtype=torch.bool)
         self.positions = torch.empty(n * len(lens), dtype=torch.long)
-        self.index, self.next, self.sibling = (torch.full((len(lens), n), -1, dtype=torch.long) for _ in range(3))
+        self.index, self.next, self.sibling = (
+            torch.full((len(lens), n), -1, dtype=torch.long) for _ in range(3)
+        )
         build_tree_kernel_efficient(
-            torch.tensor([p for p, _ in batch]), torch.tensor([s for _, s in batch]), torch.tensor(lens), self.mask,
-            self.positions, self.index, self.next, self.sibling, topk, depth, n, mode,
+            torch.tensor([p for p, _ in batch]),
+            torch.tensor([s for _, s in batch]),
+            torch.tensor(lens),
+            self.mask,
+            self.positions,
+            self.index,
+            self.next,
+            self.sibling,
+            topk,
+            depth,
+            n,
+            mode,
         )
         self.widths = widths
 
@@ -71,21 +96,37 @@ class Built:
         return found
 
 
-shapes = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(2, 12), st.integers(1, 5), st.booleans(), st.integers(0, 10**6))
+shapes = st.tuples(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(2, 12),
+    st.integers(1, 5),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
 
 
-def make(shape: tuple[int, int, int, int, bool, int], mode: int = FULL_MASK) -> tuple[Built, list[Tree], random.Random, int]:
+def make(
+    shape: tuple[int, int, int, int, bool, int], mode: int = FULL_MASK
+) -> tuple[Built, list[Tree], random.Random, int]:
     topk, depth, n, batch, whole, seed = shape
     rng = random.Random(seed)
     n = min(n, 1 + topk + (depth - 1) * topk * topk)
     candidates = [random_candidates(rng, topk, depth, n, whole) for _ in range(batch)]
     lens = [rng.randint(1, 9) for _ in range(batch)]
-    return Built(candidates, lens, topk, depth, mode), [tree_of(p, s, topk) for p, s in candidates], rng, depth
+    return (
+        Built(candidates, lens, topk, depth, mode),
+        [tree_of(p, s, topk) for p, s in candidates],
+        rng,
+        depth,
+    )
 
 
 @settings(max_examples=200, deadline=None)
 @given(shapes)
-def test_built_trees_are_those_of_the_plain_reading(shape: tuple[int, int, int, int, bool, int]) -> None:
+def test_built_trees_are_those_of_the_plain_reading(
+    shape: tuple[int, int, int, int, bool, int],
+) -> None:
     built, trees, _, _ = make(shape)
     for b, (tree, length) in enumerate(zip(trees, built.lens, strict=True)):
         mask = built.row_mask(b)
@@ -122,7 +163,9 @@ def test_a_node_whose_parent_was_dropped_by_a_tie_is_nobodys_child() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(shapes, st.integers(1, 3), st.integers(0, 10**6))
-def test_greedy_walk_is_the_plain_one(shape: tuple[int, int, int, int, bool, int], vocab: int, seed: int) -> None:
+def test_greedy_walk_is_the_plain_one(
+    shape: tuple[int, int, int, int, bool, int], vocab: int, seed: int
+) -> None:
     built, trees, _, depth = make(shape)
     batch, n, steps = len(trees), built.n, depth + 1
     generator = torch.Generator().manual_seed(seed)
@@ -131,7 +174,9 @@ def test_greedy_walk_is_the_plain_one(shape: tuple[int, int, int, int, bool, int
     predicts = torch.full((batch * n,), -7, dtype=torch.int32)
     accept_index = torch.full((batch, steps), -1, dtype=torch.int32)
     accepted = torch.full((batch,), -1, dtype=torch.int32)
-    verify_tree_greedy(predicts, accept_index, accepted, tokens, built.index, built.next, built.sibling, target)
+    verify_tree_greedy(
+        predicts, accept_index, accepted, tokens, built.index, built.next, built.sibling, target
+    )
     for b, tree in enumerate(trees):
         path = greedy_path(tree, tokens[b].tolist(), target[b].tolist(), steps)
         assert accept_index[b].tolist() == [b * n + i for i in path] + [-1] * (steps - len(path))

@@ -17,7 +17,17 @@ if os.environ.get("KIT_TEST_BREAK"):
         build(parents, selected, lens, mask, *rest)
         mask.fill_(True)
 
-    def accept_all(predicts, accept_index, accept_token_num, candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict, topk=-1):  # type: ignore[no-untyped-def]
+    def accept_all(
+        predicts,
+        accept_index,
+        accept_token_num,
+        candidates,
+        retrieve_index,
+        retrieve_next_token,
+        retrieve_next_sibling,
+        target_predict,
+        topk=-1,
+    ):  # type: ignore[no-untyped-def]
         n = candidates.shape[1]
         for b in range(candidates.shape[0]):
             node, path = 0, [0]
