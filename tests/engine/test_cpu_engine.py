@@ -100,7 +100,10 @@ class TestEveryScenario:
             b'{"input_ids": [5, 6, 7], "stream": true, '
             b'"sampling_params": {"temperature": 0, "max_new_tokens": 900}}'
         )
-        head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
         for _ in range(3):
             with socket.create_connection(("127.0.0.1", port)) as s:
                 s.sendall(head.encode() + body)
