@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from kit.planted import expected_accept_length
 from tests.engine.conftest import Engine, serving
@@ -133,13 +134,33 @@ class TestEveryScenario:
         assert abs(hits / total - probability) < 5 * spread + 0.05
 
 
-def _lossless(
-    engine: Engine, prompts: list[list[int]], reference: list[list[int]]
-) -> tuple[int, float]:
-    """Return how many outputs differ from the reference, and the accept length."""
-    replies = engine.together(prompts, 48, 4)
-    differing = sum(r["output_ids"] != want for r, want in zip(replies, reference, strict=True))
-    return differing, len(prompts) * 48 / sum(r["meta_info"]["spec_verify_ct"] for r in replies)
+class Reference:
+    """The baseline's outputs on a pair where attention decides, and how sure the target was of each token."""
+
+    def __init__(self, pair: Path, prompts: list[list[int]], outputs: list[list[int]]) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.prompts, self.outputs = prompts, outputs
+        self.model = AutoModelForCausalLM.from_pretrained(pair / "target", dtype=torch.float32)
+
+    def gaps(self, outputs: list[list[int]]) -> list[float]:
+        """Return, for each output that differs, the target's top-2 logit gap where it first does."""
+        found = []
+        for prompt, mine, theirs in zip(self.prompts, outputs, self.outputs, strict=True):
+            at = next(
+                (i for i, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b), None
+            )
+            if at is not None:
+                with torch.no_grad():
+                    logits = self.model(torch.tensor([prompt + theirs[:at]])).logits[0, -1]
+                first, second = logits.topk(2).values.tolist()
+                found.append(first - second)
+        return found
+
+
+# Batches of other shapes sum in another order; in this loud network that moves logits by some thousandths, so where
+# the best two lie closer than this either may come out. Measured gaps at such places: 0.002 to 0.007.
+TIE = 0.03
 
 
 def test_speculation_changes_nothing_where_attention_decides_and_broken_kernels_do(
@@ -148,27 +169,27 @@ def test_speculation_changes_nothing_where_attention_decides_and_broken_kernels_
     with serving("baseline", sensitive_pair, tmp_path / "baseline.log") as engine:
         plan = engine.plan
         prompts = [plan.prompt(20_000 + i, 24) for i in range(16)]
-        reference = [r["output_ids"] for r in engine.together(prompts, 48, 4)]
-    off_plan = sum(
-        plan.first_mismatch(p, r) is not None for p, r in zip(prompts, reference, strict=True)
-    )
-    assert off_plan > 8, "the pair is not sensitive: attention decides nothing"
+        outputs = [r["output_ids"] for r in engine.together(prompts, 48, 4)]
+    reference = Reference(sensitive_pair, prompts, outputs)
+    off = sum(plan.first_mismatch(p, r) is not None for p, r in zip(prompts, outputs, strict=True))
+    assert off > 8, "the pair is not sensitive: attention decides nothing"
+
+    def gaps_of(name: str, log: str, **env: str) -> tuple[list[float], float]:
+        with serving(name, sensitive_pair, tmp_path / log, env=env) as engine:
+            replies = engine.together(prompts, 48, 4)
+        steps = sum(r["meta_info"]["spec_verify_ct"] for r in replies)
+        return reference.gaps([r["output_ids"] for r in replies]), len(prompts) * 48 / steps
+
     for name in ("spec-v1", "spec-v2"):
-        with serving(name, sensitive_pair, tmp_path / f"{name}.log") as engine:
-            differing, length = _lossless(engine, prompts, reference)
-        assert differing == 0, name
+        gaps, length = gaps_of(name, name)
+        assert all(gap < TIE for gap in gaps), (name, gaps)
+        assert len(gaps) < 8, "most outputs differ: that is more than ties"
         assert length > 1.2, "hardly anything was accepted, so hardly anything was checked"
     for control in ("full-mask", "accept-all"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYTHONPATH", str(Path(__file__).parent / "broken"))
-            with serving(
-                "spec-v1",
-                sensitive_pair,
-                tmp_path / f"{control}.log",
-                env={"KIT_TEST_BREAK": control},
-            ) as engine:
-                differing, _ = _lossless(engine, prompts, reference)
-        assert differing > 0, f"{control} went unnoticed"
+            gaps, _ = gaps_of("spec-v1", control, KIT_TEST_BREAK=control)
+        assert any(gap > TIE for gap in gaps), f"{control} went unnoticed"
 
 
 def test_another_sglang_version_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
