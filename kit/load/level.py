@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from kit.errors import UserError
+from kit.load.bodies import PATHS, request_body
 from kit.load.clock import Alarm
 from kit.load.connection import Connection
 from kit.load.flight import Flight
 from kit.load.health import Probe, Vitals
 from kit.load.model import Endpoint, Request, RequestError, RequestResult
-from kit.load.replies import PATHS, reply_for, request_body
+from kit.load.replies import reply_for
 
 # A server may close a kept connection at any time (uvicorn after 5 s); an old one is not worth the risk.
 IDLE_LIMIT_NS = 2_000_000_000

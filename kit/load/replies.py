@@ -1,4 +1,4 @@
-"""What each API is asked, and how its answers are read. Pure: bytes and time stamps in, a filled result out.
+"""How the answers of each API are read. Pure: bytes and time stamps in, a filled result out.
 
 SGLang 0.5.12.post1, ``managers/tokenizer_manager.py``: every event of a ``/generate`` stream holds running totals
 in ``meta_info``; ``text`` and ``output_ids`` hold everything so far, or only what is new when the server runs with
@@ -12,13 +12,11 @@ from typing import Any
 
 import orjson
 
-from kit.errors import UserError
 from kit.load.model import ChunkLog, Endpoint, ErrorKind, Request, RequestError, RequestResult
 from kit.load.sse import Event
 
 # Text and token ids kept of one answer; beyond it the server is not sending an answer.
 KEEP_LIMIT = 64 << 20
-PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _COUNT_KEY = b'"completion_tokens":'
 
 
@@ -28,61 +26,6 @@ class ReplyError(Exception):
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.error = RequestError(kind, message[:500])
-
-
-def request_body(endpoint: Endpoint, request: Request) -> bytes:
-    """Return the JSON body: greedy, exactly the asked number of output tokens.
-
-    Raises:
-        UserError: the API cannot take this kind of prompt.
-    """
-    if endpoint.api == "generate":
-        body: dict[str, Any] = {
-            "sampling_params": {
-                "temperature": 0,
-                "max_new_tokens": request.max_new_tokens,
-                "ignore_eos": True,
-            },
-            "stream": endpoint.stream,
-        }
-        if request.prompt_ids is not None:
-            body["input_ids"] = request.prompt_ids
-        elif request.text is not None:
-            body["text"] = request.text
-        else:
-            raise UserError(
-                f"Request {request.index} has neither token ids nor text, which /generate needs.",
-                "Use the chat API for messages.",
-            )
-        return orjson.dumps(body)
-    body = {
-        "model": endpoint.model or "default",
-        "max_tokens": request.max_new_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": endpoint.stream,
-    }
-    if endpoint.stream:
-        # Running counts with every event: without them a chunk of several tokens cannot be told from one.
-        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-    if endpoint.api == "chat":
-        if request.messages is not None:
-            body["messages"] = request.messages
-        elif request.text is not None:
-            body["messages"] = [{"role": "user", "content": request.text}]
-        else:
-            raise UserError(
-                f"Request {request.index} has token ids only, which the chat API does not take.",
-                "Use the completions API.",
-            )
-    elif request.prompt_ids is not None or request.text is not None:
-        body["prompt"] = request.text if request.prompt_ids is None else request.prompt_ids
-    else:
-        raise UserError(
-            f"Request {request.index} has neither token ids nor text, which /v1/completions needs.",
-            "Use the chat API for messages.",
-        )
-    return orjson.dumps(body)
 
 
 def scan_count(data: bytes) -> int | None:
