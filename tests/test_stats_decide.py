@@ -214,6 +214,14 @@ def test_tolerance_grows_with_either_noise(a: float, b: float, more: float, floo
     assert stats.tolerance(a + more, b, floor) >= stats.tolerance(a, b, floor)
 
 
+def test_the_tolerance_of_a_ratio_comes_from_its_own_error() -> None:
+    assert stats.tolerance_for(made(1.0, 0.02)) == pytest.approx(0.08)
+    assert stats.tolerance_for(made(1.0, 0.002)) == 0.05
+    assert stats.tolerance_for(made(1.0, 0.002), floor=0.03) == 0.03
+    assert stats.tolerance_for(made(1.0, 0.2), ceiling=0.2) == 0.2
+    assert stats.tolerance_for(stats.hierarchical_ci([[1.0]]), floor=0.04) == 0.04
+
+
 @pytest.mark.parametrize(
     "arguments", [(-0.1, 0.0), (0.0, math.nan), (math.inf, 0.0), (0.0, 0.0, 0.0), (0.0, 0.0, 1.0)]
 )

@@ -32,21 +32,12 @@ def by_interval(
     }
 
 
-def fixed(
-    found: dict[Cell, stats.Estimate], _data: np.ndarray, _golden: dict[Cell, stats.Reference]
-) -> dict[Cell, float]:
+def fixed(found: dict[Cell, stats.Estimate]) -> dict[Cell, float]:
     return dict.fromkeys(found, stats.MIN_TOLERANCE)
 
 
-def from_noise(
-    found: dict[Cell, stats.Estimate], data: np.ndarray, references: dict[Cell, stats.Reference]
-) -> dict[Cell, float]:
-    tolerances = {}
-    for k in found:
-        r = references[k]
-        error = stats.combined_cv(r.launch_cv or 0.0, r.sweep_cv or 0.0, r.launches, r.n)
-        tolerances[k] = stats.tolerance(error, stats.relative_spread(data[k].tolist()))
-    return tolerances
+def from_noise(found: dict[Cell, stats.Estimate]) -> dict[Cell, float]:
+    return {k: stats.tolerance_for(e) for k, e in found.items()}
 
 
 @dataclass
@@ -120,7 +111,7 @@ def _judge(
             found = ratios(data, references)
             for rule in rules:
                 decide, band = RULES[rule]
-                tolerances = band(found, data, references)
+                tolerances = band(found)
                 tallies[rule][change].add(decide(found, tolerances), cells, launches)
     for rule in rules:
         yield rule, _rows(tallies[rule])
@@ -177,7 +168,7 @@ def of_adaptive_repetition(
                 for launches in range(first, cap + 1):
                     part = data[:, :, :launches]
                     found = ratios(part, references)
-                    calls = stats.calls(found, from_noise(found, part, references))
+                    calls = stats.calls(found, from_noise(found))
                     if "undecided" not in calls.values():
                         break
                 tallies[change].add(calls, cells, launches)

@@ -20,6 +20,7 @@ from kit.stats.decide import (
     equivalence,
     holm,
     tolerance,
+    tolerance_for,
     tost_p_values,
 )
 from kit.stats.estimate import CONFIDENCE, Estimate, geometric_mean, mean_ci, median_ci
@@ -83,6 +84,7 @@ __all__ = [
     "ratio_to_reference",
     "relative_spread",
     "tolerance",
+    "tolerance_for",
     "tost_p_values",
     "variance_components",
 ]

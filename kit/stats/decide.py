@@ -172,6 +172,18 @@ def tolerance(
     return min(max(floor, ceiling), max(floor, wanted))
 
 
+def tolerance_for(
+    ratio: Estimate, floor: float = MIN_TOLERANCE, ceiling: float = MAX_TOLERANCE
+) -> float:
+    """Return :func:`tolerance` from the error of the ratio itself, which both noises are part of.
+
+    With noise shared over scenarios this error is known much better than the spread of a few
+    launches. A ratio without an interval has the floor; nothing can lie inside it anyway.
+    """
+    error = ratio.log_error
+    return tolerance(error if math.isfinite(error) else 0.0, 0.0, floor, ceiling)
+
+
 def enough(estimate: Estimate, tolerance: float) -> bool:
     """Return whether repeating further is needless: the half-width is under half the tolerance."""
     return estimate.relative_half_width < tolerance / 2
