@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kit.load.connection import Connection
 from kit.load.model import ErrorKind, RequestError, RequestResult
 from kit.load.replies import Reply, ReplyError
-from kit.load.sse import EventTooLargeError, SseParser
+from kit.load.sse import LINE_LIMIT, EventTooLargeError, SseParser
 
 BODY_LIMIT = 64 << 20
 ERROR_BODY = 2000
@@ -50,7 +50,7 @@ class Flight:
         """The status and headers are there."""
         self._status = status
         if status == 200 and self._stream and event_stream:
-            self._sse = SseParser()
+            self._sse = SseParser(LINE_LIMIT)
         return True
 
     def body(self, piece: bytes, at_ns: int) -> bool:

@@ -12,6 +12,7 @@ import math
 import os
 import platform
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -124,12 +125,15 @@ class _Pass:
             return math.inf
         return (statistics.fmean(seen) * 1e-9 - self.server.mean_ttft_s) * 1e3
 
-    def lost(self, name: str) -> list[str]:
-        told = [f"{name}: {n} × {kind}" for kind, n in sorted(self.metrics.error_kinds.items())]
-        tokens = sum(r.completion_tokens or 0 for r in self.level.results)
-        if tokens != self.server.tokens:
-            told.append(f"{name}: {tokens} tokens arrived of {self.server.tokens} sent")
-        return told
+
+def _lost(name: str, level: LevelResult, server: NullStats) -> list[str]:
+    """Say what failed and what did not arrive."""
+    kinds = Counter(r.error.kind for r in level.results if r.error is not None)
+    told = [f"{name}: {n} × {kind}" for kind, n in sorted(kinds.items())]
+    tokens = sum(r.completion_tokens or 0 for r in level.results)
+    if tokens != server.tokens:
+        told.append(f"{name}: {tokens} tokens arrived of {server.tokens} sent")
+    return told
 
 
 def _pass(streams: int, rate: float, seconds: float, spread: bool, cpu: int) -> _Pass:
@@ -205,5 +209,5 @@ def self_test(
         headroom=500_000.0 / cost / PUBLISHED_TOK_S,
         cpu_us_per_event=cost,
         machine=machine,
-        faults=tuple(f for name, p in passes.items() for f in p.lost(name)),
+        faults=tuple(f for name, p in passes.items() for f in _lost(name, p.level, p.server)),
     )
