@@ -87,8 +87,25 @@ def _meta(api: Api, prompt: int, done: int, total: int, verify: int | None) -> d
     return meta
 
 
-def render(config: NullConfig, api: Api, prompt: int, tokens: int, stream: bool) -> list[bytes]:
-    """Return the JSON of each event of a stream without [DONE], or the one whole answer. Pure."""
+def render(
+    config: NullConfig,
+    api: Api,
+    prompt: int,
+    tokens: int,
+    stream: bool,
+    usage: tuple[bool, bool] = (True, True),
+) -> list[bytes]:
+    """Return the JSON of each event of a stream without [DONE], or the one whole answer. Pure.
+
+    Args:
+        config: How many tokens an event has.
+        api: In which form.
+        prompt: Prompt tokens to report.
+        tokens: Output tokens.
+        stream: A stream was asked for.
+        usage: Of an OpenAI stream: a closing event with counts, and counts with every event.
+    """
+    closing, running = (usage[0], usage[0] and usage[1]) if stream else (False, True)
     steps = steps_of(tokens, config.tokens_per_event) if stream else [tokens]
     verify = None
     if config.tokens_per_event > 1:
@@ -117,13 +134,14 @@ def render(config: NullConfig, api: Api, prompt: int, tokens: int, stream: bool)
                 "created": 0,
                 "model": "null",
                 "choices": [choice],
-                "usage": _meta(api, prompt, done, tokens, verify),
             }
+            if running:
+                value["usage"] = _meta(api, prompt, done, tokens, verify)
         events.append(orjson.dumps(value))
         before = done
-    if stream and api != "generate":
-        usage = _meta(api, prompt, tokens, tokens, verify)
+    if closing and api != "generate":
+        counts = _meta(api, prompt, tokens, tokens, verify)
         events.append(
-            orjson.dumps({"id": "0", "object": "", "model": "null", "choices": [], "usage": usage})
+            orjson.dumps({"id": "0", "object": "", "model": "null", "choices": [], "usage": counts})
         )
     return events

@@ -80,16 +80,16 @@ class _Server:
         self._due: list[tuple[int, int, _Stream]] = []
         self._number = 0
         self._alarm = Alarm(loop, self._write_due)
-        self._rendered: dict[tuple[Api, int, int, bool], tuple[list[bytes], list[int]]] = {}
+        self._rendered: dict[tuple[Any, ...], tuple[list[bytes], list[int]]] = {}
         self._cpu = time.process_time()
 
     def packets(
-        self, api: Api, prompt: int, tokens: int, stream: bool
+        self, api: Api, prompt: int, tokens: int, stream: bool, usage: tuple[bool, bool]
     ) -> tuple[list[bytes], list[int]]:
         """Return the bytes of each step and the output tokens after it."""
-        key = (api, prompt, tokens, stream)
+        key = (api, prompt, tokens, stream, usage)
         if key not in self._rendered:
-            events = render(self.config, api, prompt, tokens, stream)
+            events = render(self.config, api, prompt, tokens, stream, usage)
             if stream:
                 steps = steps_of(tokens, self.config.tokens_per_event)
                 made = [_chunk(e) for e in events[: len(steps)]]
@@ -246,7 +246,9 @@ class _Connection(asyncio.Protocol):
             prompt = asked["messages"] if api == "chat" else asked["prompt"]
             prompt = prompt.split() if isinstance(prompt, str) else prompt
         streams = bool(asked.get("stream"))
-        packets, steps = self._server.packets(api, len(prompt), tokens, streams)
+        options = asked.get("stream_options") or {}
+        usage = (bool(options.get("include_usage")), bool(options.get("continuous_usage_stats")))
+        packets, steps = self._server.packets(api, len(prompt), tokens, streams, usage)
         self.stream = _Stream(self, packets, steps, self._at)
         events = 1 if streams else len(steps_of(tokens, config.tokens_per_event))
         delay_ms = config.ttft_ms + (events - 1) * config.interval_ms
@@ -262,9 +264,10 @@ class _Connection(asyncio.Protocol):
             self.write(_json_reply(b"{}"))
         elif self._url in (b"/server_info", b"/get_server_info"):
             self.write(_json_reply(b'{"internal_states": [{}]}'))
-        elif self._url in (b"/v1/models", b"/get_model_info"):
-            model = b'{"object": "list", "data": [{"id": "null", "object": "model"}], "model_path": "null"}'
-            self.write(_json_reply(model))
+        elif self._url in (b"/v1/models", b"/get_model_info", b"/model_info"):
+            models = [{"id": "null", "object": "model", "root": "null"}]
+            answer = {"object": "list", "data": models, "model_path": "null"}
+            self.write(_json_reply(orjson.dumps(answer)))
         else:
             self.write(_NOT_FOUND)
 
