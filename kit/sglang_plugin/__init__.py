@@ -66,8 +66,8 @@ def register() -> None:
     """Install the CPU kernels if this process serves on the CPU.
 
     Raises:
-        SystemExit: the CPU engine was asked for and SGLang is another version. SGLang logs and swallows
-            exceptions of plug-ins; a server with half the kernels must not start.
+        SystemExit: the CPU engine was asked for, and SGLang is another version or lacks what is to be replaced.
+            SGLang logs and swallows exceptions of plug-ins; a server with half the kernels must not start.
     """
     if os.environ.get(SWITCH) != "1":
         return
@@ -80,6 +80,12 @@ def register() -> None:
             f"kit: the CPU plug-in is for SGLang {SUPPORTED} and not for {found}; "
             "install the kit's lock with `make setup`."
         )
-    from kit.sglang_plugin.install import install
+    try:
+        from kit.sglang_plugin.install import install
 
-    install()
+        install()
+    except Exception as error:
+        raise SystemExit(
+            f"kit: the CPU plug-in could not be put in place ({type(error).__name__}: {error}); "
+            "is this SGLang's code as released? `make setup` installs it anew."
+        ) from error
