@@ -125,7 +125,7 @@ def describe(request: Request, root: Path | None = None) -> list[str]:
 
 
 def send_context(stream: io.BufferedIOBase, root: Path, wheelhouse: Path | None = None) -> None:
-    """Write the context as a tar stream: owner, mode and time are fixed, so that the layer cache depends on contents."""
+    """Write the context as a tar stream; owner, mode and time are fixed, so the layer cache depends on contents."""
     seen: set[str] = set()
     with tarfile.open(fileobj=stream, mode="w|") as archive:
         for name, path in context_files(root, wheelhouse):
@@ -189,7 +189,9 @@ def build(request: Request, root: Path | None = None) -> Built:
     check_room(request, Path(inspected.strip()))
     begun = time.monotonic()
     # BuildKit writes to standard error; standard output stays for the result.
-    child = subprocess.Popen(command(request, root), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        command(request, root), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
     assert child.stdin is not None
     try:
         try:

@@ -176,7 +176,9 @@ def compose_version(docker_command: Sequence[str] = ("docker",)) -> str:
         raise UserError("Docker's Compose v2 plug-in is missing.", remedy)
     if version_tuple(found) < MIN_COMPOSE:
         needed = ".".join(map(str, MIN_COMPOSE))
-        raise UserError(f"Docker Compose {found} is too old.", f"Version {needed} or newer is needed.")
+        raise UserError(
+            f"Docker Compose {found} is too old.", f"Version {needed} or newer is needed."
+        )
     return found
 
 

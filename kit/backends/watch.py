@@ -43,7 +43,10 @@ def probe_command(devices: Sequence[str]) -> list[str]:
     A container loses its GPU when the engine's control group is rewritten (``systemctl daemon-reload``): processes keep
     what they have open, and every new one fails with "Failed to initialize NVML".
     """
-    tests = [f"(: < {shlex.quote(d)}) 2>/dev/null || {{ echo {shlex.quote(d)}; exit 1; }}" for d in devices]
+    tests = [
+        f"(: < {shlex.quote(d)}) 2>/dev/null || {{ echo {shlex.quote(d)}; exit 1; }}"
+        for d in devices
+    ]
     return ["sh", "-c", "; ".join(tests) or ":"]
 
 

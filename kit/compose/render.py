@@ -124,7 +124,7 @@ def environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - YAML, not HTML; values pass through `quoted`
+        autoescape=False,
     )
     env.filters["quoted"] = _quoted
     env.filters["lines"] = _lines
