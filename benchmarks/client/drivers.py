@@ -1,0 +1,178 @@
+"""Drive one client in this process against a null server and print what it cost as JSON.
+
+    python drivers.py CLIENT --url URL --streams N --requests N --tokens N
+
+CPU time is taken around the level only: importing a client and summing its results up afterwards is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.metadata
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+PROMPT = "word " * 64
+
+
+def rss_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def kit(args: argparse.Namespace, api: str) -> dict[str, Any]:
+    from kit.load import ClosedLoop, Endpoint, Request, run_level, summarize
+
+    ids = None if api == "completions" else list(range(1, 65))
+    requests = [
+        Request(i, args.tokens, prompt_ids=ids, text=PROMPT if ids is None else None)
+        for i in range(args.requests)
+    ]
+    begun = time.process_time()
+    level = run_level(
+        Endpoint(args.url, api, stream=True), requests, ClosedLoop(args.streams), timeout_s=600
+    )
+    cpu = time.process_time() - begun
+    metrics = summarize(level)
+    ttft = [(r.first_ns - r.send_ns) * 1e-9 for r in level.results if r.first_ns is not None]
+    return {
+        "version": importlib.metadata.version("kit"),
+        "cpu_s": cpu,
+        "tok_s": metrics.tok_s,
+        "ttft_s": statistics.fmean(ttft),
+        "failed": metrics.errors,
+    }
+
+
+def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
+    """``sglang.bench_serving``: its own ``benchmark`` coroutine, as its command line calls it."""
+    from sglang import bench_serving as bench
+    from sglang.benchmark.datasets.common import DatasetRow
+
+    class Args(SimpleNamespace):
+        def __getattr__(self, _: str) -> Any:
+            return False  # every option that is not set below is off
+
+    bench.set_global_args(
+        Args(
+            token_ids_logprob=None, logprob_start_len=-1, warmup_requests=0, output_file=os.devnull,
+            dataset_name="custom", backend=backend, sharegpt_output_len=None, random_input_len=None,
+            random_output_len=None, random_range_ratio=None, tag=None, num_prompts=args.requests,
+        )
+    )  # fmt: skip
+    tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
+    ended: list[float] = []
+    whole = bench.calculate_metrics
+
+    def count(*a: Any, **k: Any) -> Any:
+        ended.append(time.process_time())
+        return whole(*a, **k)
+
+    bench.calculate_metrics = count
+    path = "/generate" if backend == "sglang" else "/v1/completions"
+    prompt: Any = list(range(1, 65)) if backend == "sglang" else PROMPT
+    rows = [
+        DatasetRow(prompt=prompt, prompt_len=64, output_len=args.tokens, extra_request_body={})
+        for _ in range(args.requests)
+    ]
+    real, sys.stdout = sys.stdout, sys.stderr
+    begun = time.process_time()
+    result = asyncio.run(
+        bench.benchmark(
+            backend=backend, api_url=args.url + path, base_url=args.url, model_id="null",
+            tokenizer=tokenizer, input_requests=rows, request_rate=float("inf"),
+            max_concurrency=args.streams, disable_tqdm=True, lora_names=[],
+            lora_request_distribution=None, lora_zipf_alpha=None, extra_request_body={}, profile=False,
+            warmup_requests=0,
+        )
+    )  # fmt: skip
+    sys.stdout = real
+    return {
+        "version": importlib.metadata.version("sglang"),
+        "cpu_s": ended[0] - begun,
+        "tok_s": result["output_throughput"],
+        "ttft_s": result["mean_ttft_ms"] * 1e-3,
+        "failed": args.requests - result["completed"],
+    }
+
+
+def vllm(args: argparse.Namespace) -> dict[str, Any]:
+    """vLLM's request function in the loop of ``vllm bench serve`` (serve.py: one session, a semaphore, gather).
+
+    The file is loaded by itself: importing the package would want CUDA.
+    """
+    import aiohttp
+
+    file = args.site / "vllm/benchmarks/lib/endpoint_request_func.py"
+    spec = importlib.util.spec_from_file_location("vllm_request_func", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+
+    async def main() -> tuple[list[Any], float, float]:
+        connector = aiohttp.TCPConnector(
+            limit=args.streams, limit_per_host=args.streams, keepalive_timeout=60, ssl=False
+        )
+        semaphore = asyncio.Semaphore(args.streams)
+        async with aiohttp.ClientSession(
+            connector=connector, trust_env=True, timeout=module.AIOHTTP_TIMEOUT
+        ) as session:
+
+            async def one() -> Any:
+                async with semaphore:
+                    asked = module.RequestFuncInput(
+                        prompt=PROMPT, api_url=args.url + "/v1/completions", prompt_len=64,
+                        output_len=args.tokens, model="null", ignore_eos=True,
+                    )  # fmt: skip
+                    return await module.async_request_openai_completions(asked, session)
+
+            begun, cpu = time.perf_counter(), time.process_time()
+            outputs = await asyncio.gather(
+                *(asyncio.create_task(one()) for _ in range(args.requests))
+            )
+            return outputs, time.perf_counter() - begun, time.process_time() - cpu
+
+    outputs, wall, cpu = asyncio.run(main())
+    good = [o for o in outputs if o.success]
+    version = next(args.site.glob("vllm-*.dist-info")).name.split("-")[1].removesuffix(".dist")
+    return {
+        "version": version,
+        "cpu_s": cpu,
+        "tok_s": sum(o.output_tokens for o in good) / wall,
+        "ttft_s": statistics.fmean(o.ttft for o in good),
+        "failed": len(outputs) - len(good),
+    }
+
+
+def main() -> None:
+    clients = {
+        "kit": lambda a: kit(a, "completions"),
+        "kit-generate": lambda a: kit(a, "generate"),
+        "sglang": lambda a: sglang(a, "sglang-oai"),
+        "sglang-generate": lambda a: sglang(a, "sglang"),
+        "vllm": vllm,
+    }
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("client", choices=clients)
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--streams", type=int, required=True)
+    parser.add_argument("--requests", type=int, required=True)
+    parser.add_argument("--tokens", type=int, required=True)
+    parser.add_argument("--site", type=Path, help="site-packages that hold vllm")
+    args = parser.parse_args()
+    found = clients[args.client](args)
+    print(json.dumps({**found, "rss_mib": rss_mib()}))
+
+
+if __name__ == "__main__":
+    main()
