@@ -62,7 +62,7 @@ class PairSpec(BaseModel):
 
     hidden: int = Field(default=256, ge=32)
     layers: int = Field(default=12, ge=2)
-    intermediate: int = Field(default=512, ge=1)
+    intermediate: int = Field(default=1024, ge=1)
     heads: int = Field(default=4, ge=1)
     kv_heads: int = Field(default=2, ge=1)
     vocab: int = Field(default=2048, ge=16)

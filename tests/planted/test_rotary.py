@@ -48,7 +48,7 @@ def test_bfloat16_leaves_most_of_the_gap_at_4352_positions(
     rotated = torch.cat([left * cos, left * sin], dim=1).to(torch.bfloat16).float()
     own = (rotated * rotated).sum(dim=1)
     least = float("inf")
-    for rows in torch.arange(positions).split(512):
+    for rows in torch.split(torch.arange(positions), 512):
         score = rotated[rows] @ rotated.T
         score[torch.arange(rows.numel()), rows] = -torch.inf
         least = min(least, float((own[rows] - score.amax(dim=1)).min()))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kit.errors import UserError
@@ -7,6 +9,9 @@ from kit.planted import PairSpec, make_pair
 from kit.planted.make import check_feasible
 
 from .conftest import small
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_the_defaults_are_the_small_pair() -> None:
@@ -48,7 +53,7 @@ def test_a_bad_size_is_one_sentence(fields: dict[str, object], words: str) -> No
 
 def test_a_spec_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        PairSpec().p = 0.5  # type: ignore[misc]
+        PairSpec().p = 0.5
 
 
 @pytest.mark.parametrize(
@@ -71,9 +76,9 @@ def test_captured_layers_are_distinct_and_exist(layers: int, captured: tuple[int
     assert spec.uses_default_capture == (layers >= 7)
 
 
-def test_too_narrow_for_the_vocabulary_says_what_would_do(tmp_path: object) -> None:
+def test_too_narrow_for_the_vocabulary_says_what_would_do(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        make_pair(small(hidden=64, vocab=5000), tmp_path / "pair")  # type: ignore[operator]
+        make_pair(small(hidden=64, vocab=5000), tmp_path / "pair")
     assert "hidden size of 64 is too narrow" in caught.value.sentence
     words = caught.value.remedy.split()
     wide = int(next(word for word in words if word.rstrip(",").isdigit()).rstrip(","))
