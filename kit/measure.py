@@ -6,11 +6,12 @@ Nothing is printed here: what happens goes to an :class:`Observer`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from kit import serverlog
 from kit.backends.base import Backend, ServerHandle, http_json
 from kit.errors import EngineError
 from kit.load import ClosedLoop, Endpoint, LevelResult, Request, RequestResult, run_level, summarize
@@ -33,6 +34,7 @@ from kit.schedule import Clock, Step, launch_order
 # half as fast as the next; two warm ones differ by a few percent.
 WARM_AGREEMENT = 0.10
 NS = 1e-9
+MOST_REASONS = 3
 
 
 class Observer(Protocol):
@@ -62,10 +64,18 @@ class Observer(Protocol):
         """A scenario ended early."""
         ...
 
+    def note(self, text: str) -> None:
+        """Something was decided outside a step: to measure more, or to stop."""
+        ...
+
 
 @dataclass
 class Measurement:
-    """What one run needs; made by the command, used by :func:`measure`."""
+    """What one run needs; made by the command, used by :func:`measure`.
+
+    ``more`` is asked after the planned launches, with their number, and says why another one is wanted, a sentence
+    each; none ends the run. ``ends_at`` is a reading of ``time.monotonic``: no step starts after it.
+    """
 
     plan: PlanConfig
     rig: Rig
@@ -78,20 +88,39 @@ class Measurement:
     clock: Clock
     pair_plan: Plan | None = None
     live_patches: list[str] | None = None
-    more: Callable[[int], bool] = field(default=lambda _launches: False)
+    more: Callable[[int], Sequence[str]] = field(default=lambda _launches: ())
     stream: bool = False
+    ends_at: float | None = None
 
 
-def measure(job: Measurement) -> int:
+class _TimeIsUpError(Exception):
+    """The budget is spent."""
+
+
+def _check_time(job: Measurement) -> None:
+    if job.ends_at is not None and time.monotonic() >= job.ends_at:
+        raise _TimeIsUpError
+
+
+def measure(job: Measurement) -> str:
     """Run every planned launch, then further ones while ``job.more`` asks for them, up to the cap.
 
     Returns:
-        The number of launches made.
+        Empty if all that was planned was measured, else why not, as a clause.
 
     Raises:
         UserError: the port is taken, the disk is full.
         KeyboardInterrupt: as it came; everything measured before is in the run folder.
     """
+    try:
+        _all_launches(job)
+    except _TimeIsUpError:
+        job.observer.note("The budget is spent: what was measured so far is judged.")
+        return "the budget was spent before everything planned was measured"
+    return ""
+
+
+def _all_launches(job: Measurement) -> None:
     broken: set[str] = set()
     launch = 0
     while True:
@@ -99,16 +128,34 @@ def measure(job: Measurement) -> int:
             if name in broken:
                 job.clock.skip_server(name, launch)
                 continue
+            _check_time(job)
             if not _one_server(job, name, launch):
                 # A scenario that cannot be served once will not be served by trying again; the others go on.
                 broken.add(name)
         launch += 1
         if launch < job.plan.launches:
             continue
-        able = launch < job.plan.max_launches and len(broken) < len(job.plan.scenarios)
-        if not (able and job.more(launch)):
-            return launch
+        if len(broken) == len(job.plan.scenarios) or not _another(job, launch):
+            return
         job.clock.add_launch(launch)
+
+
+def _another(job: Measurement, launches: int) -> bool:
+    """Return whether another launch follows ``launches`` of them; say why, or why not although it would help."""
+    reasons = job.more(launches)
+    if not reasons:
+        return False
+    why = "; ".join(reasons[:MOST_REASONS])
+    if len(reasons) > MOST_REASONS:
+        why += f"; and {len(reasons) - MOST_REASONS} more"
+    if launches >= job.plan.max_launches:
+        job.observer.note(f"The cap of {job.plan.max_launches} launches ends it: {why}.")
+        return False
+    if job.ends_at is not None and time.monotonic() + job.clock.launch_s() > job.ends_at:
+        job.observer.note(f"Another launch would not fit into the budget: {why}.")
+        return False
+    job.observer.note(f"Launch {launches + 1} is added: {why}.")
+    return True
 
 
 def _one_server(job: Measurement, name: str, launch: int) -> bool:
@@ -223,6 +270,7 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
     Raises:
         EngineError: the server died during the pass (what ended before is kept).
     """
+    _check_time(job)
     job.observer.starting(step, job.clock.left_s())
     count = job.plan.requests[step.level]
     phase: Phase = "warmup" if step.kind == "warm" else "measure"
@@ -234,13 +282,11 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
         for i, ids in enumerate(prompts)
     ]
     endpoint = Endpoint(server.base_url, api="generate", stream=job.stream)
-    written = 0
+    logged = serverlog.size(server.log)
 
     def keep(result: RequestResult) -> None:
         # Written when it ends, not when the level ends: a killed run loses nothing that was measured.
-        nonlocal written
         job.folder.append(_request_record(job, step, phase, prompts[result.index], result))
-        written += 1
 
     level = run_level(
         endpoint,
@@ -249,7 +295,9 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
         timeout_s=job.rig.load.request_timeout_s,
         on_result=keep,
     )
-    record = _level_record(job, step, phase, prompts, level)
+    record = _level_record(job, step, phase, prompts, level).model_copy(
+        update={"server": serverlog.figures(serverlog.since(server.log, logged))}
+    )
     job.folder.append(record)
     job.clock.done(step, record.wall_s)
     job.observer.passed(record)

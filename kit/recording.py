@@ -9,6 +9,7 @@ from kit import stats
 from kit.errors import UserError
 from kit.golden import Claim, Factors, Golden, Provenance, Reference, Tolerance
 from kit.records import LevelRecord, RunData
+from kit.verdict.claims import claim_ratios
 from kit.verdict.guards import all_findings
 from kit.verdict.levels import tok_s_groups
 
@@ -39,6 +40,17 @@ def _factors(records: list[LevelRecord]) -> Factors:
     )
 
 
+def _carried(run: RunData, claim: Claim) -> Claim:
+    """Return a claim with this run's ratio; without one where the run has none."""
+    ratios = claim_ratios(run, claim)
+    # Of several levels the one nearest to the bound is told, as in a verdict.
+    worst = {
+        True: min((r.value for _, r in ratios), default=None),
+        False: max((r.value for _, r in ratios), default=None),
+    }[claim.at_least is not None]
+    return claim.model_copy(update={"golden_ratio": None if worst is None else round(worst, 4)})
+
+
 def record(
     run: RunData, note: str, *, decides: str = "levels", claims: list[Claim] | None = None
 ) -> Golden:
@@ -48,7 +60,8 @@ def record(
         run: A complete, valid run of at least two launches.
         note: Provenance in words.
         decides: ``levels`` or ``claims`` (see :class:`kit.golden.Golden`).
-        claims: Claims to carry over, such as those of the golden file that is replaced.
+        claims: Claims to carry over, such as those of the golden file that is replaced; their golden ratio becomes
+            this run's.
 
     Raises:
         UserError: the run is INVALID or incomplete, or has fewer than two launches.
@@ -77,6 +90,7 @@ def record(
             throughput.setdefault(scenario, {})[level] = _reference(groups)
             factors.setdefault(scenario, {})[level] = _factors(run.measured(scenario, level))
     manifest = run.manifest
+    kept = [_carried(run, claim) for claim in claims or []]
     return Golden(
         rig=str(manifest.rig["name"]),
         source="measured",
@@ -96,7 +110,7 @@ def record(
         requests=manifest.plan.requests,
         throughput=throughput,
         factors=factors,
-        claims=claims or [],
+        claims=kept,
         tolerance=Tolerance(),
     )
 

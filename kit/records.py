@@ -84,6 +84,18 @@ class RequestRecord(Record):
     error_detail: str | None = None
 
 
+class ServerFigures(Record):
+    """What the server's own log says of one pass."""
+
+    lines: int = Field(description="log lines behind these figures")
+    running_mean: float = Field(description="requests that the server decoded at once")
+    running_max: int
+    queue_max: int = Field(description="most requests that waited in the server's queue")
+    step_time_s: float | None = Field(
+        default=None, description="seconds per step at running_max, by the server's own clock"
+    )
+
+
 class LevelRecord(Record):
     """One level of one sweep, summed up. Throughput is output tokens per second of the whole level."""
 
@@ -112,6 +124,9 @@ class LevelRecord(Record):
     itl_s: dict[str, float] = Field(default_factory=dict)
     cached_tokens: int
     client: dict[str, Any] = Field(description="the client's measurement of itself")
+    server: ServerFigures | None = Field(
+        default=None, description="the server's own figures, where its log can be read"
+    )
 
 
 class FailureRecord(Record):

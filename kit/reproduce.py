@@ -22,7 +22,7 @@ from kit.golden import Golden
 from kit.measure import Measurement, Observer, measure
 from kit.planted import PairSpec, Plan, expected_accept_length, make_pair
 from kit.prompts import PromptSource, tokenize_chat
-from kit.records import Manifest, PlanConfig, RunStatus
+from kit.records import Manifest, PlanConfig, RunData, RunStatus
 from kit.runfolder import RunFolder, read_run
 from kit.scenarios import (
     ModelPaths,
@@ -222,6 +222,18 @@ def _manifest(
     )
 
 
+def clock_for(plan: PlanConfig, golden: Golden | None, earlier: RunData | None = None) -> Clock:
+    """Return a clock that knows golden's throughput and what the steps of an earlier run took."""
+    known = {
+        s: {c: r.value for c, r in levels.items()}
+        for s, levels in (golden.throughput if golden else {}).items()
+    }
+    clock = Clock(plan, known)
+    if earlier is not None:
+        clock.learn(earlier)
+    return clock
+
+
 def run(
     rig: Rig,
     wanted: Wanted,
@@ -234,9 +246,26 @@ def run(
     out: Path | None = None,
     backend_reason: str = "",
     golden: Golden | None = None,
-    more: Callable[[Path, int], bool] | None = None,
+    more: Callable[[Path, int], Sequence[str]] | None = None,
+    ends_at: float | None = None,
+    earlier: RunData | None = None,
 ) -> Path:
     """Measure and return the run folder. Its status says whether everything was measured.
+
+    Args:
+        rig: What to measure on.
+        wanted: What to measure.
+        backend: How servers are run.
+        observer: Hears what happens.
+        command: The command line, for the record.
+        models: Where the models lie.
+        port: Where servers listen.
+        out: Parent of the run folder.
+        backend_reason: Why this backend, for the record.
+        golden: For a first estimate of the time.
+        more: Called with the run folder and the number of launches; says why another one is wanted.
+        ends_at: Reading of ``time.monotonic`` after which no step starts.
+        earlier: A run of the same rig, for a better estimate of the time.
 
     Raises:
         UserError: bad input, port taken, disk full.
@@ -253,10 +282,7 @@ def run(
         prompts = PromptSource.planted(pair_plan, plan.input_tokens)
     else:
         prompts = PromptSource.chat(tokenize_chat(models.target))
-    known = {
-        s: {c: r.value for c, r in levels.items()}
-        for s, levels in (golden.throughput if golden else {}).items()
-    }
+    clock = clock_for(plan, golden, earlier)
     with RunFolder.create(out or paths.runs_dir(), rig.name) as folder:
         manifest = _manifest(
             folder, command, rig, scenarios, commands, plan, backend, backend_reason, models
@@ -266,7 +292,7 @@ def run(
         status: RunStatus = "failed"
         detail = "an unexpected error"
         try:
-            measure(
+            cut = measure(
                 Measurement(
                     plan=plan,
                     rig=rig,
@@ -276,15 +302,16 @@ def run(
                     folder=folder,
                     prompts=prompts,
                     observer=observer,
-                    clock=Clock(plan, known),
+                    clock=clock,
                     pair_plan=pair_plan,
-                    more=(lambda n: more(folder.path, n)) if more else (lambda _: False),
+                    more=(lambda n: more(folder.path, n)) if more else (lambda _: ()),
                     stream=wanted.stream,
+                    ends_at=ends_at,
                 )
             )
             failures = read_run(folder.path).failures
-            status = "failed" if failures else "complete"
-            detail = failures[0].sentence if failures else ""
+            status = "failed" if failures else "interrupted" if cut else "complete"
+            detail = failures[0].sentence if failures else cut
         except KeyboardInterrupt:
             status, detail = "interrupted", "interrupted by the user"
             raise

@@ -202,11 +202,13 @@ def read_run(path: Path) -> RunData:
 _RUN_NAME = re.compile(r"^\d{8}T\d{6}Z-[a-z0-9-]+$")
 
 
-def latest_run(parent: Path) -> Path | None:
-    """Return the newest run folder in ``parent``, None if there is none."""
+def latest_run(parent: Path, rig: str = "") -> Path | None:
+    """Return the newest run folder in ``parent``, of ``rig`` if one is named; None if there is none."""
     if not parent.is_dir():
         return None
     found = sorted(
         p for p in parent.iterdir() if _RUN_NAME.match(p.name) and (p / MANIFEST).is_file()
     )
+    if rig:
+        found = [p for p in found if re.fullmatch(rf"[^-]+-{re.escape(rig)}(-\d{{1,2}})?", p.name)]
     return found[-1] if found else None

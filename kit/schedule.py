@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kit.records import PlanConfig
+from kit.records import PlanConfig, RunData
 
 Kind = Literal["start", "warm", "sweep"]
 # Before anything was measured: seconds of a server start, and output tokens per second of one request.
@@ -81,6 +81,36 @@ class Clock:
         tokens = self._plan.requests[level] * self._plan.output_tokens
         rate = self._known.get(scenario, {}).get(level) or FIRST_GUESS_TOK_S * level**0.7
         return tokens / rate
+
+    def learn(self, run: RunData) -> None:
+        """Take over what the steps of an earlier run took, for levels that sent as many tokens."""
+        for launch in run.launches:
+            self._took[("start", launch.scenario, 0)] = launch.ready_s
+        for record in run.levels:
+            asked = self._plan.requests.get(record.level, 0) * self._plan.output_tokens
+            if asked and not record.failed and record.output_tokens == asked:
+                kind: Kind = "warm" if record.phase == "warmup" else "sweep"
+                self._took[(kind, record.scenario, record.level)] = record.wall_s
+
+    def launch_s(self) -> float:
+        """Return the estimated seconds of one launch of every scenario, its planned sweeps included."""
+        launch_s, sweep_s = self.costs()
+        return launch_s + self._plan.sweeps * sweep_s
+
+    def costs(self) -> tuple[float, float]:
+        """Return the estimated seconds of a launch with its warm-up but without sweeps, and of one sweep.
+
+        Both are of all scenarios together.
+        """
+        launch_s = sweep_s = 0.0
+        for scenario in self._plan.scenarios:
+            for step in steps_of_server(self._plan, scenario, 0):
+                guess = self._guess(step.kind, scenario, step.level)
+                if step.kind != "sweep":
+                    launch_s += guess
+                elif step.sweep == 0:
+                    sweep_s += guess
+        return launch_s, sweep_s
 
     def left_s(self) -> float:
         """Return the estimated seconds left."""

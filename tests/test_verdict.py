@@ -155,11 +155,11 @@ def test_changed_scenario_is_named(scale: float, status: str) -> None:
 def test_one_launch_of_noise_is_inconclusive() -> None:
     result = judge(run_of(cv=0.15, launches=2), golden_of())
     assert (result.status, result.exit_code) == ("INCONCLUSIVE", 4)
-    assert verdict.needs_more(with_gpu(run_of(cv=0.15, launches=2)), golden_of())
+    assert verdict.too_wide(with_gpu(run_of(cv=0.15, launches=2)), golden_of())
 
 
 def test_enough_data_need_no_more() -> None:
-    assert not verdict.needs_more(with_gpu(run_of()), golden_of(claims=[CLAIM]))
+    assert not verdict.too_wide(with_gpu(run_of()), golden_of(claims=[CLAIM]))
 
 
 @pytest.mark.parametrize(

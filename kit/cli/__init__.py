@@ -13,7 +13,7 @@ import click
 from kit import __version__
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair
-from kit.cli.results import check, golden_group
+from kit.cli.results import check, compare, golden_group
 from kit.cli.run import bench, reproduce, serve
 from kit.cli.show import scenarios, show
 from kit.errors import EngineError, KitError
@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
-    ("Judge", ["check", "golden"]),
+    ("Judge", ["check", "compare", "golden"]),
     ("Look", ["scenarios", "show", "fingerprint"]),
     ("Prepare", ["pair"]),
 ]
@@ -72,6 +72,7 @@ for command in (
     bench,
     serve,
     check,
+    compare,
     golden_group,
     scenarios,
     show,

@@ -14,6 +14,7 @@ from kit.golden import golden_for, golden_path, read_golden, to_yaml, write_gold
 from kit.recording import differences, record
 from kit.report.text import print_verdict
 from kit.runfolder import VERDICT, dump, read_run, write_atomic
+from kit.verdict.compare import compare_runs
 
 run_argument = click.argument(
     "run", type=click.Path(file_okay=False, path_type=Path), required=False
@@ -49,6 +50,27 @@ def check(ctx: click.Context, run: Path | None, golden_file: Path | None, as_jso
     ctx.exit(verdict.exit_code)
 
 
+@click.command()
+@click.argument("run_a", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("run_b", type=click.Path(file_okay=False, path_type=Path))
+@json_option
+@click.pass_context
+def compare(ctx: click.Context, run_a: Path, run_b: Path, as_json: bool) -> None:
+    """Compare two runs level by level: is RUN_B worse than RUN_A, and why?
+
+    Exit codes: 0 not worse, 1 worse, 3 a run is invalid, 4 too noisy to tell, 5 nothing in common.
+
+    Example: kit compare runs/BEFORE runs/AFTER
+    """
+    result = compare_runs(read_run(run_a), read_run(run_b))
+    if as_json:
+        sys.stdout.buffer.write(dump(result))
+    else:
+        for line in result.lines():
+            click.echo(line)
+    ctx.exit(result.exit_code)
+
+
 @click.group("golden")
 def golden_group() -> None:
     """Record, show and compare golden files."""
@@ -73,14 +95,18 @@ def golden_group() -> None:
 def golden_record(run: Path | None, note: str, out: Path | None, decides: str) -> None:
     """Write a golden file from a valid run of at least two launches.
 
+    The claims of the file that it replaces (or of the rig's own) are kept, with the ratios of this run.
+
     Example: kit golden record runs/RUN --note "idle host, 2 cores"
     """
     folder = resolve_run(run)
     data = read_run(folder)
-    golden = record(data, note, decides=decides)
-    target = out or golden_path(golden.rig)
+    rig = str(data.manifest.rig["name"])
+    target = out or golden_path(rig)
+    before = read_golden(target) if target.is_file() else golden_for(rig)
+    golden = record(data, note, decides=decides, claims=before.claims if before else None)
     write_golden(golden, target)
-    click.echo(f"wrote {target}")
+    click.echo(f"wrote {target}: {len(golden.claims)} claims kept")
 
 
 @golden_group.command("show")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import click
 from rich.console import Console
 
-from kit import paths
+from kit import paths, stats
 from kit import reproduce as pipeline
 from kit import verdict as judging
 from kit.backends.attach import AttachBackend
 from kit.backends.base import Backend
 from kit.backends.process import ProcessBackend
+from kit.budget import plan_for
 from kit.cli.options import (
     Levels,
     json_option,
@@ -27,9 +30,10 @@ from kit.cli.options import (
 )
 from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
+from kit.records import RunData
 from kit.report.console import ConsoleObserver, duration
 from kit.report.text import print_verdict
-from kit.runfolder import VERDICT, dump, read_run, write_atomic
+from kit.runfolder import VERDICT, dump, latest_run, read_run, write_atomic
 from kit.scenarios import Rig, load_scenario
 
 INTERRUPTED = 130
@@ -53,6 +57,34 @@ def _out_option(command: Callable[..., None]) -> Callable[..., None]:
         default=None,
         help="Folder for run folders. Default: runs/ of the project.",
     )(command)
+
+
+class Duration(click.ParamType[float]):
+    """``90s``, ``15m``, ``1h30m``: seconds."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the duration in seconds."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(?:(\d{1,3})h)?(?:(\d{1,4})m)?(?:(\d{1,6})s)?", str(value))
+        hours, minutes, seconds = (int(n or 0) for n in match.groups()) if match else (0, 0, 0)
+        total = hours * 3600 + minutes * 60 + seconds
+        if not total:
+            self.fail(f"{value!r} is not a time such as 90s, 15m or 1h30m", param, ctx)
+        return float(total)
+
+
+def _earlier(rig: Rig, out: Path | None) -> RunData | None:
+    """Return the latest run of a rig, for what steps take and how noisy they are; None if there is none to read."""
+    folder = latest_run(out or paths.runs_dir(), rig.name)
+    try:
+        return read_run(folder) if folder else None
+    except KitError:
+        return None
 
 
 def _finish(
@@ -97,6 +129,12 @@ def _golden(rig: Rig, path: Path | None) -> Golden | None:
 )
 @click.option("--sweeps", type=click.IntRange(1, 100), default=None, help="Sweeps per launch.")
 @click.option(
+    "--budget",
+    type=Duration(),
+    default=None,
+    help="Time there is, e.g. 15m: plans launches and sweeps that fit and says how precise they will be.",
+)
+@click.option(
     "--backend",
     type=click.Choice(["auto", "process", "attach"]),
     default="auto",
@@ -127,6 +165,7 @@ def reproduce(
     protocol: str | None,
     launches: int | None,
     sweeps: int | None,
+    budget: float | None,
     backend: str,
     url: str | None,
     golden_file: Path | None,
@@ -142,7 +181,10 @@ def reproduce(
     Examples:
       kit reproduce
       kit reproduce --rig cpu -s baseline -s spec-v2 --levels 1,4
+      kit reproduce --budget 15m
     """
+    if budget is not None and (launches or sweeps):
+        raise click.UsageError("--budget plans launches and sweeps: give it or them, not both")
     ctx.exit(
         _measure_and_judge(
             rig=rig,
@@ -159,6 +201,7 @@ def reproduce(
             out=out,
             quiet=quiet,
             as_json=as_json,
+            budget_s=budget,
         )
     )
 
@@ -179,6 +222,7 @@ def _measure_and_judge(
     out: Path | None,
     quiet: bool,
     as_json: bool,
+    budget_s: float | None = None,
 ) -> int:
     # With --json only the verdict goes to standard output.
     console = Console(stderr=as_json)
@@ -199,6 +243,19 @@ def _measure_and_judge(
         protocol=cast("Literal['published', 'steady'] | None", protocol),
     )
     plan = pipeline.plan_config(chosen, wanted)
+    earlier = _earlier(chosen, out)
+    budgeted = None
+    if budget_s is not None:
+        clock = pipeline.clock_for(plan, golden, earlier)
+        budgeted = plan_for(budget_s, plan, clock, golden, earlier)
+        wanted = dataclasses.replace(
+            wanted,
+            launches=budgeted.plan.launches,
+            sweeps=budgeted.plan.sweeps,
+            # Time left over buys further launches if the noise is larger than planned with.
+            max_launches=stats.planning.MAX_LAUNCHES,
+        )
+        plan = pipeline.plan_config(chosen, wanted)
     observer = ConsoleObserver(console, plan.launches, plan.sweeps, quiet=quiet)
     try:
         with observer:
@@ -208,6 +265,8 @@ def _measure_and_judge(
                 f"at C = {', '.join(map(str, plan.levels))}, protocol {plan.protocol}, "
                 f"{plan.output_tokens} output tokens"
             )
+            if budgeted is not None:
+                observer.note(f"budget {duration(budget_s or 0)}: {budgeted.text()}")
             if chosen.caveat:
                 observer.note(chosen.caveat)
             models = pipeline.ensure_pair(chosen, observer.note)
@@ -222,7 +281,11 @@ def _measure_and_judge(
                 out=out,
                 backend_reason=reason,
                 golden=golden,
-                more=lambda path, _launches: judging.needs_more(read_run(path), golden),
+                more=lambda path, _launches: [
+                    wide.text() for wide in judging.too_wide(read_run(path), golden)
+                ],
+                ends_at=None if budget_s is None else begun + budget_s,
+                earlier=earlier,
             )
     except KeyboardInterrupt:
         return _interrupted(observer)

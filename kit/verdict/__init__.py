@@ -22,8 +22,9 @@ from kit.verdict.model import (
     Status,
     Verdict,
 )
+from kit.verdict.precision import Wide, too_wide
 
-__all__ = ["Verdict", "judge", "needs_more"]
+__all__ = ["Verdict", "Wide", "judge", "too_wide"]
 
 SEVERITY_ORDER = {"invalid": 0, "warning": 1, "note": 2}
 
@@ -93,7 +94,7 @@ def _from_claims(claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
     if not judged:
         return (
             "INCONCLUSIVE",
-            "none of the claims was measured; outputs and acceptance were as they must be",
+            "none of the claims was measured; nothing was found that voids the numbers",
         )
     if refuted:
         return _claim_side(refuted), "; ".join(_claim_text(c) for c in refuted)
@@ -101,7 +102,7 @@ def _from_claims(claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
         return "INCONCLUSIVE", "too noisy to tell: " + "; ".join(_claim_text(c) for c in still_open)
     return (
         "REPRODUCED",
-        f"{len(judged)} of {_count(len(claims), 'claim')} hold; every output and accept length as it must be"
+        f"{len(judged)} of {_count(len(claims), 'claim')} hold; nothing was found that voids the numbers"
         + _not_measured(claims),
     )
 
@@ -129,7 +130,7 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
         status = "NOT COMPARABLE"
         headline = (
             f"there is no golden file for the rig {run.manifest.rig['name']}; "
-            "outputs and acceptance were as they must be"
+            "nothing was found that voids the numbers"
         )
     elif decided_by == "claims":
         status, headline = _from_claims(claims)
@@ -142,7 +143,7 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
     causes = []
     if golden and comparable.same and not invalid:
         moved = [v for v in levels if v.status in ("SLOWER", "FASTER")]
-        causes = [c for v in moved if (c := find_cause(run, golden, v))]
+        causes = [c for v in moved if (c := find_cause(run, golden, v.scenario, v.level))]
     return Verdict(
         status=status,
         exit_code=EXIT_CODES[status],
@@ -158,19 +159,3 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
         claims=claims,
         causes=causes,
     )
-
-
-def needs_more(run: RunData, golden: Golden | None) -> bool:
-    """Return whether another launch would help: valid so far, and a deciding interval still too wide.
-
-    The rule is that of the plan: go on until the half-width of each deciding ratio is under half its tolerance.
-    """
-    if golden is None or any(f.severity == "invalid" for f in all_findings(run, golden)):
-        return False
-    for claim in golden.claims:
-        verdict = judge_claim(run, claim, golden)
-        if verdict.status == "open":
-            return True
-    if golden.decides == "claims" or not comparability(run, golden).same:
-        return False
-    return any(v.status == "INCONCLUSIVE" and not v.replicate for v in judge_levels(run, golden))

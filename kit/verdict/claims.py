@@ -45,20 +45,29 @@ def status_of(ratio: Interval, claim: Claim, tolerance: float) -> ClaimStatus:
 _WORST: list[ClaimStatus] = ["not measured", "refuted", "open", "holds within tolerance", "holds"]
 
 
-def judge_claim(run: RunData, claim: Claim, golden: Golden) -> ClaimVerdict:
-    """Judge one claim. Its levels are pooled where they repeat one experiment, else the worst one decides."""
-    tolerance = golden.tolerance.floor
+def claim_ratios(run: RunData, claim: Claim) -> list[tuple[int, stats.Estimate]]:
+    """Return the ratio at each level that the claim speaks about and the run has, levels pooled where they repeat
+    one experiment (the lowest then names the pool).
+    """
     pooled = claim.replicates and run.manifest.plan.protocol == "published"
     asked = [c for c in claim.levels if c in run.manifest.plan.levels]
     sets = [asked] if pooled and asked else [[level] for level in asked]
-    judged: list[tuple[int, Interval, ClaimStatus]] = []
+    found: list[tuple[int, stats.Estimate]] = []
     for levels in sets:
         top, bottom = _both(run, claim, levels)
-        if not top or not bottom:
-            continue
-        beside = noise_beside(run, levels[0], [claim.numerator, claim.denominator])
-        ratio = to_interval(stats.ratio_ci(top, bottom, beside=beside))
-        judged.append((levels[0], ratio, status_of(ratio, claim, tolerance)))
+        if top and bottom:
+            beside = noise_beside(run, levels[0], [claim.numerator, claim.denominator])
+            found.append((levels[0], stats.ratio_ci(top, bottom, beside=beside)))
+    return found
+
+
+def judge_claim(run: RunData, claim: Claim, golden: Golden) -> ClaimVerdict:
+    """Judge one claim. Its levels are pooled where they repeat one experiment, else the worst one decides."""
+    tolerance = golden.tolerance.floor
+    judged: list[tuple[int, Interval, ClaimStatus]] = []
+    for level, estimate in claim_ratios(run, claim):
+        ratio = to_interval(estimate)
+        judged.append((level, ratio, status_of(ratio, claim, tolerance)))
     status: ClaimStatus = "not measured"
     worst: Interval | None = None
     if judged:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from statistics import median
 
+from kit import stats
 from kit.golden import Golden
 from kit.records import LevelRecord, RequestRecord, RunData
 from kit.verdict.model import Finding
@@ -16,6 +18,8 @@ from kit.verdict.model import Finding
 # loops with few requests have a long tail, so the bound is on the best pass of a level, not on each.
 CAPPED_SHARE = 0.5
 ACCEPT_SLACK = 0.1
+# A pass nearer to the median than this is no outlier, however close together the others are.
+LEAST_OUTLYING = 0.02
 
 
 def _measured(run: RunData) -> list[RequestRecord]:
@@ -188,7 +192,7 @@ def accept_length(run: RunData, golden: Golden | None) -> Iterator[Finding]:
         )
         hint = (
             " In SGLang 0.5.12.post1 the v1 worker loses acceptance as the batch grows when CUDA graphs are on: "
-            "docs/v1-acceptance.md; the scenario spec-v1-fixed turns patch 0002 on."
+            "docs/v1-acceptance.md has cause and figures."
             if released_bug
             else ""
         )
@@ -225,26 +229,71 @@ def client_bound(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
 
 
 def capped(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
-    """Fewer requests were in flight than the level says, in every pass."""
-    best: dict[tuple[str, int], float] = {}
-    possible: dict[tuple[str, int], int] = {}
-    for r in run.levels:
-        if r.phase == "measure" and not r.failed:
-            key = (r.scenario, r.level)
-            best[key] = max(best.get(key, 0.0), r.effective_concurrency)
-            possible[key] = min(r.level, r.requests)
-    for key, value in sorted(best.items()):
-        if value < CAPPED_SHARE * possible[key]:
-            scenario, level = key
+    """Fewer requests were decoded at once than the level says, in every pass.
+
+    Two ways to see it: the server's log shows a queue beside fewer running requests than were sent at once; or the
+    client never had enough in flight.
+    """
+    for scenario in run.scenarios():
+        for level in run.manifest.plan.levels:
+            passes = [r for r in run.measured(scenario, level) if not r.failed]
+            if not passes:
+                continue
+            possible = min(level, max(r.requests for r in passes))
+            told = [r.server for r in passes if r.server]
+            best = max(r.effective_concurrency for r in passes)
+            running = max((s.running_max for s in told), default=possible)
+            queued = max((s.queue_max for s in told), default=0)
+            if running < possible and queued:
+                seen = (
+                    f"running requests are capped: the server decoded at most {running} at once while up to "
+                    f"{queued} waited in its queue (its log, {sum(s.lines for s in told)} lines)"
+                )
+            elif best < CAPPED_SHARE * possible:
+                seen = f"on average {best:.1f} requests were in flight"
+            else:
+                continue
             yield Finding(
                 id="concurrency-capped",
                 severity="invalid",
                 scenario=scenario,
                 level=level,
-                seen=f"{scenario} at C={level}: on average {value:.1f} requests were in flight.",
+                seen=f"{scenario} at C={level}: {seen}.",
                 why="The level's concurrency was never reached, so the number is not of that level.",
-                remedy="Look for a cap on running requests in the server's log and /server_info.",
+                remedy="Look for a cap in /server_info and the server's log: --max-running-requests, or a KV cache "
+                "too small for this many requests (--mem-fraction-static, --max-total-tokens).",
             )
+
+
+def outlying(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
+    """A measured pass is far from the others of its level. It stays in every figure."""
+    for scenario in run.scenarios():
+        for level in run.manifest.plan.levels:
+            passes = [r for r in run.measured(scenario, level) if not r.failed and r.tok_s > 0]
+            if not passes:
+                continue
+            middle = median(r.tok_s for r in passes)
+            flags = stats.outliers([r.tok_s for r in passes])
+            far = [
+                r
+                for r, flag in zip(passes, flags, strict=True)
+                if flag and abs(r.tok_s / middle - 1) >= LEAST_OUTLYING
+            ]
+            if far:
+                which = ", ".join(
+                    f"launch {r.launch + 1} sweep {r.sweep + 1}: {r.tok_s / middle - 1:+.0%}"
+                    for r in far[:4]
+                )
+                yield Finding(
+                    id="outlier",
+                    severity="note",
+                    scenario=scenario,
+                    level=level,
+                    seen=f"{scenario} at C={level}: {len(far)} of {len(passes)} passes lie far from the median "
+                    f"({which}).",
+                    why="They are in every figure and make the intervals wider: nothing is dropped.",
+                    remedy="Look for what else the machine did then; measure again if it was not the server.",
+                )
 
 
 def incomplete(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
@@ -286,6 +335,7 @@ GUARDS: tuple[Callable[[RunData, Golden | None], Iterator[Finding]], ...] = (
     accept_length,
     client_bound,
     capped,
+    outlying,
     incomplete,
 )
 

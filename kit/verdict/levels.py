@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from kit import stats
-from kit.golden import Golden
+from kit.golden import Golden, Reference
 from kit.records import LevelRecord, RunData
 from kit.verdict.model import Interval, LevelStatus, LevelVerdict
 
@@ -43,6 +43,23 @@ def noise_beside(run: RunData, level: int, judged: Sequence[str]) -> list[stats.
     return [noise for groups in others if groups and (noise := stats.noise_of(groups))]
 
 
+def noise_beside_golden(golden: Golden, level: int, scenario: str) -> list[stats.Noise]:
+    """Return the noise that golden recorded for its other scenarios at ``level``."""
+    others = (golden.reference(s, level) for s in golden.throughput if s != scenario)
+    return [noise for r in others if r and (noise := noisy_reference(r).noise)]
+
+
+def noisy_reference(reference: Reference, value: float | None = None) -> stats.Reference:
+    """Return a golden number with its noise; ``value`` puts another number of the same passes in its place."""
+    return stats.Reference(
+        reference.value if value is None else value,
+        reference.launches,
+        max(reference.n, reference.launches),
+        reference.launch_cv,
+        reference.sweep_cv,
+    )
+
+
 def replicate_groups(run: RunData, scenario: str, levels: list[int]) -> Groups:
     """Return throughput of replicate levels pooled: launches of (sweep, level) passes."""
     merged: dict[int, list[float]] = {}
@@ -75,14 +92,21 @@ CALL_STATUS: dict[stats.Call, LevelStatus] = {
 }
 
 
-def judge_levels(run: RunData, golden: Golden | None) -> list[LevelVerdict]:
-    """Judge every measured level. SLOWER and FASTER are tested over all of them together (Holm), replicates apart."""
-    drafts = [
+def level_ratios(
+    run: RunData, golden: Golden | None
+) -> list[tuple[LevelVerdict, stats.Estimate | None]]:
+    """Return every measured level, not yet called, with its ratio to golden (None without a reference)."""
+    return [
         draft
         for scenario in run.scenarios()
         for level in run.manifest.plan.levels
         if (draft := _draft(run, golden, scenario, level))
     ]
+
+
+def judge_levels(run: RunData, golden: Golden | None) -> list[LevelVerdict]:
+    """Judge every measured level. SLOWER and FASTER are tested over all of them together (Holm), replicates apart."""
+    drafts = level_ratios(run, golden)
     called: dict[tuple[str, int], stats.Call] = {}
     for replicates in (False, True):
         family = [d for d in drafts if d[1] is not None and d[0].replicate == replicates]
@@ -109,20 +133,9 @@ def _draft(
     ratio: stats.Estimate | None = None
     tolerance: float | None = None
     if golden and reference:
-        noisy = stats.Reference(
-            reference.value,
-            reference.launches,
-            max(reference.n, reference.launches),
-            reference.launch_cv,
-            reference.sweep_cv,
-        )
-        ratio = stats.ratio_to_reference(groups, noisy, beside=beside)
-        error = stats.combined_cv(
-            reference.launch_cv or 0.0, reference.sweep_cv or 0.0, noisy.launches, noisy.n
-        )
-        tolerance = stats.tolerance(
-            error, stats.relative_spread(groups), floor=golden.tolerance.floor
-        )
+        shared = [*beside, *noise_beside_golden(golden, level, scenario)]
+        ratio = stats.ratio_to_reference(groups, noisy_reference(reference), beside=shared)
+        tolerance = stats.tolerance_for(ratio, floor=golden.tolerance.floor)
     verdict = LevelVerdict(
         scenario=scenario,
         level=level,

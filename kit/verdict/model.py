@@ -92,19 +92,28 @@ class ClaimVerdict(_Frozen):
 
 
 class FactorChange(_Frozen):
-    """One factor of throughput against golden: 1.0 is unchanged."""
+    """One factor of throughput against golden: 1.0 is unchanged.
+
+    ``share`` is its part of the change of throughput (the three add up to 1); None where there was none.
+    """
 
     factor: FactorName
     ratio: Interval
     moved: bool
+    share: float | None = None
 
 
 class Cause(_Frozen):
-    """Which factor moved a level away from golden, in words and figures."""
+    """Which factor moved a level away from golden, in words and figures.
+
+    ``main`` is the factor that explains most of the change, None if none moved beyond its noise. ``product_error`` is
+    by how much, relatively, the three factors miss the measured throughput.
+    """
 
     scenario: str
     level: int
     text: str
+    main: FactorName | None = None
     factors: list[FactorChange]
     product_error: float
 
