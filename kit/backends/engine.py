@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,11 @@ KNOWN = (
         "Start it: `sudo systemctl start docker`; scripts/docker-on-debian.sh does without systemd.",
     ),
     Known(
+        r"error setting rlimit",
+        "The engine may not lift the limit of locked memory (or another limit) that compose.yaml asks for.",
+        "Run the engine as root with CAP_SYS_RESOURCE, or add an override with `ulimits: !reset null`.",
+    ),
+    Known(
         r"no space left on device",
         "The engine's disk is full.",
         "Free some space: `docker system df` shows what the engine holds.",
@@ -123,18 +129,11 @@ def connect(host: str | None = None, timeout_s: float = 30) -> Any:
         UserError: no engine, no permission on its socket, or it is too old.
     """
     host = endpoint() if host is None else host
+    _knock(host)
     try:
         client = docker.DockerClient(base_url=host, timeout=timeout_s, version="auto")
         info = client.version()
-    except UNREACHABLE as error:
-        text = str(error)
-        if "PermissionError" in text or "Permission denied" in text:
-            raise _known("permission denied while trying to connect") from None
-        if "FileNotFoundError" in text or "No such file" in text:
-            raise UserError(
-                f"There is no Docker Engine at {host}.",
-                "Install and start one, or choose --backend process.",
-            ) from None
+    except UNREACHABLE:
         raise UserError(
             f"The Docker Engine at {host} does not answer.",
             "Start it: `sudo systemctl start docker`; scripts/docker-on-debian.sh does without systemd.",
@@ -147,6 +146,28 @@ def connect(host: str | None = None, timeout_s: float = 30) -> Any:
             "Version 20.10 (API 1.41) or newer is needed.",
         )
     return client
+
+
+def _knock(host: str) -> None:
+    """Tell a missing socket and a forbidden one from an engine that does not answer."""
+    if not host.startswith("unix://"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as door:
+        door.settimeout(10)
+        try:
+            door.connect(host.removeprefix("unix://"))
+        except PermissionError:
+            raise _known("permission denied while trying to connect") from None
+        except FileNotFoundError:
+            raise UserError(
+                f"There is no Docker Engine at {host}.",
+                "Install and start one, or choose --backend process.",
+            ) from None
+        except OSError:
+            raise UserError(
+                f"The Docker Engine at {host} does not answer.",
+                "Start it: `sudo systemctl start docker`; scripts/docker-on-debian.sh does without systemd.",
+            ) from None
 
 
 def _known(text: str) -> UserError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -85,7 +86,12 @@ def inner_argv(argv: Sequence[str]) -> list[str]:
 
 def _text(value: Any) -> str:
     """Return ``value`` as JSON (which is YAML) with dollars doubled, so that Compose takes them as they are."""
-    return json.dumps(value, ensure_ascii=False).replace("$", "$$")
+    text = json.dumps(value, ensure_ascii=False)
+    # Characters that JSON takes as they are and YAML does not.
+    text = re.sub(
+        r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]", lambda m: f"\\u{ord(m[0]):04x}", text
+    )
+    return text.replace("$", "$$")
 
 
 def launch_override(
