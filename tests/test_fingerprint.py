@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import getpass
+import json
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kit import fingerprint as fp
+from kit.fingerprint import Fingerprint, Gpu, Tier, compare, differences
+
+
+def machine(**changes: Any) -> Fingerprint:
+    data: dict[str, Any] = {
+        "cpu_model": "EPYC",
+        "cpu_cores": 2,
+        "cpu_flags": ["avx2"],
+        "memory_gib": 24,
+        "memory_limit_gib": None,
+        "kernel": "6.1",
+        "os": "debian 12",
+        "virtualised": True,
+        "python": "3.11.2",
+        "packages": {"torch": "2"},
+        "driver": None,
+        "gpus": [],
+        "topology": [],
+    }
+    return Fingerprint.model_validate({**data, **changes})
+
+
+GPU = Gpu(name="H200", memory_mib=143771, sm="9.0", power_limit_w=700)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "tier"),
+    [
+        (machine(), machine(), Tier.SAME_MACHINE_CLASS),
+        (machine(), machine(packages={"torch": "3"}), Tier.SAME_SKU_AND_TOPOLOGY),
+        (machine(), machine(cpu_model="Xeon"), Tier.OTHER),
+        (machine(), machine(cpu_cores=64), Tier.OTHER),
+        (machine(gpus=[GPU]), machine(), Tier.OTHER),
+        (machine(gpus=[GPU]), machine(gpus=[GPU], cpu_model="Xeon"), Tier.SAME_SKU_AND_TOPOLOGY),
+        (machine(gpus=[GPU]), machine(gpus=[GPU, GPU], topology=["0-1 SYS"]), Tier.SAME_SKU),
+        (
+            machine(gpus=[GPU, GPU], topology=["0-1 SYS"]),
+            machine(gpus=[GPU, GPU], topology=["0-1 NVLINK"]),
+            Tier.SAME_SKU,
+        ),
+        (
+            machine(gpus=[GPU]),
+            machine(gpus=[GPU.model_copy(update={"power_limit_w": 300})]),
+            Tier.OTHER,
+        ),
+        (
+            machine(gpus=[GPU], driver="580"),
+            machine(gpus=[GPU], driver="581"),
+            Tier.SAME_SKU_AND_TOPOLOGY,
+        ),
+    ],
+)
+def test_tiers(a: Fingerprint, b: Fingerprint, tier: Tier) -> None:
+    assert compare(a, b) == compare(b, a) == tier
+
+
+def test_hash_is_stable_and_changes_with_any_field() -> None:
+    assert machine().hash == machine().hash
+    assert machine().hash != machine(kernel="6.2").hash
+    assert (
+        Fingerprint.model_validate_json(machine(gpus=[GPU]).model_dump_json()).hash
+        == machine(gpus=[GPU]).hash
+    )
+
+
+def test_this_host_is_described_without_names() -> None:
+    text = json.dumps(fp.collect().model_dump(mode="json"))
+    assert fp.collect().cpu_cores >= 1
+    assert socket.gethostname() not in text
+    user = getpass.getuser()
+    assert user == "root" or user not in text
+
+
+def test_differences_say_what_a_field_is() -> None:
+    (line,) = differences(machine(), machine(memory_gib=48))
+    assert line == "memory_gib: 24 → 48  (memory, GiB, rounded)"
+
+
+class FakeNvml:
+    """NVML of a made-up host; what a card does not support raises."""
+
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_P2P_CAPS_INDEX_NVLINK = 1, 2, 3
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def nvmlSystemGetDriverVersion(self) -> bytes:  # noqa: N802
+        return b"580.1"
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, i: int) -> int:  # noqa: N802
+        return i
+
+    def nvmlDeviceGetName(self, _: int) -> bytes:  # noqa: N802
+        return b"NVIDIA RTX PRO 6000"
+
+    def nvmlDeviceGetMemoryInfo(self, _: int) -> Any:  # noqa: N802
+        return SimpleNamespace(total=96 << 30)
+
+    def nvmlDeviceGetCudaComputeCapability(self, _: int) -> tuple[int, int]:  # noqa: N802
+        return (12, 0)
+
+    def nvmlDeviceGetTopologyCommonAncestor(self, a: int, b: int) -> int:  # noqa: N802
+        return 50 if (a + b) % 2 else 30
+
+    def __getattr__(self, name: str) -> Any:
+        def unsupported(*_: Any) -> None:
+            raise RuntimeError("not supported")
+
+        return unsupported
+
+
+def test_gpus_and_their_wiring_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import contextmanager
+
+    @contextmanager
+    def fake() -> Any:
+        yield FakeNvml(3)
+
+    monkeypatch.setattr(fp, "nvml", fake)
+    found = fp.collect()
+    assert found.driver == "580.1"
+    assert fp.gpu_names() == ["NVIDIA RTX PRO 6000"] * 3
+    assert found.gpus[0] == Gpu(name="NVIDIA RTX PRO 6000", memory_mib=96 << 10, sm="12.0")
+    assert found.topology == ["0-1 SYS", "0-2 PHB", "1-2 SYS"]
