@@ -30,6 +30,7 @@ from kit.cli.options import (
 )
 from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
+from kit.load.selftest import self_test
 from kit.records import RunData
 from kit.report.console import ConsoleObserver, duration
 from kit.report.text import print_verdict
@@ -37,6 +38,8 @@ from kit.runfolder import VERDICT, dump, latest_run, read_run, write_atomic
 from kit.scenarios import Rig, load_scenario
 
 INTERRUPTED = 130
+# The same code as an INVALID run: numbers of such a client would mean nothing.
+CLIENT_TOO_SLOW = 3
 
 
 def _backend(name: str, port: int, url: str | None) -> tuple[Backend, str]:
@@ -320,7 +323,7 @@ def _interrupted(observer: ConsoleObserver) -> int:
 
 
 @click.command()
-@click.argument("scenario")
+@click.argument("scenario", required=False)
 @rig_option
 @click.option(
     "--url", default=None, help="Measure a server that runs already instead of starting one."
@@ -328,29 +331,43 @@ def _interrupted(observer: ConsoleObserver) -> int:
 @click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8.")
 @click.option("--sweeps", type=click.IntRange(1, 100), default=1, show_default=True)
 @click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
+@click.option(
+    "--self-test",
+    "run_self_test",
+    is_flag=True,
+    help="Measure the load client itself against a built-in null server.",
+)
 @port_option
 @_out_option
 @json_option
 @click.pass_context
 def bench(
     ctx: click.Context,
-    scenario: str,
+    scenario: str | None,
     rig: str | None,
     url: str | None,
     levels: list[int] | None,
     sweeps: int,
     stream: bool,
+    run_self_test: bool,
     port: int,
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure one scenario, once.
+    """Measure one scenario, once; or the load client itself.
 
     \b
     Examples:
       kit bench spec-v2 --rig cpu --levels 1,4
       kit bench spec-v2 --rig cpu --url http://127.0.0.1:30000
+      kit bench --self-test
     """
+    if run_self_test:
+        found = self_test(progress=lambda text: click.echo(text, err=True))
+        click.echo(found.text())
+        ctx.exit(0 if found.passed else CLIENT_TOO_SLOW)
+    if scenario is None:
+        raise click.UsageError("name a scenario, or give --self-test")
     ctx.exit(
         _measure_and_judge(
             rig=rig,
