@@ -1,6 +1,6 @@
 """Draw docs/report.svg: the verdict of a run as the terminal shows it.
 
-    python docs/report_picture.py runs/RUN
+python docs/report_picture.py runs/RUN
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from kit.runfolder import read_run
 from kit.verdict import judge
 
 run = read_run(Path(sys.argv[1]))
-console = Console(record=True, width=150, file=io.StringIO(), force_terminal=True, highlight=False)
+
+
+class Wrapping(Console):
+    """A picture has a width: long lines are wrapped, not cut."""
+
+    def print(self, *objects: object, **options: object) -> None:  # type: ignore[override]
+        """Print without soft wrapping."""
+        super().print(*objects, **{**options, "soft_wrap": False})  # type: ignore[arg-type]
+
+
+console = Wrapping(record=True, width=150, file=io.StringIO(), force_terminal=True, highlight=False)
 print_verdict(judge(run, golden_for(str(run.manifest.rig["name"]))), console)
 svg = console.export_svg(title="make reproduce")
 # The default style fetches a font from the web; a picture should open offline.

@@ -11,6 +11,7 @@ import sys
 import click
 
 from kit import __version__
+from kit.cli.containers import compose_group, image_group
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair
 from kit.cli.results import check, compare, golden_group
@@ -24,7 +25,7 @@ SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
     ("Judge", ["check", "compare", "golden"]),
     ("Look", ["scenarios", "show", "fingerprint"]),
-    ("Prepare", ["pair"]),
+    ("Prepare", ["pair", "compose", "image"]),
 ]
 
 
@@ -78,6 +79,8 @@ for command in (
     show,
     fingerprint_group,
     pair,
+    compose_group,
+    image_group,
 ):
     cli.add_command(command)
 
