@@ -113,6 +113,18 @@ def test_check_judges_a_run_folder_and_writes_the_verdict(project: Path, tmp_pat
     assert json.loads(as_json.output)["exit_code"] == 0
 
 
+def test_levels_that_decide_nothing_are_only_reported() -> None:
+    from kit import verdict
+    from kit.report.text import level_rows
+
+    run = with_gpu(run_of())
+    decided = level_rows(verdict.judge(run, golden_of()))
+    assert {row[-1] for row in decided} == {"REPRODUCED"}
+    for golden in (golden_of(decides="claims"), golden_of(output_tokens=7)):
+        assert {row[-1] for row in level_rows(verdict.judge(run, golden))} == {"only reported"}
+    assert {row[-1] for row in level_rows(verdict.judge(run, None))} == {""}
+
+
 def test_check_without_a_run_says_what_to_do(project: Path) -> None:
     result = kit("check")
     assert "There is no run" in str(result.exception)

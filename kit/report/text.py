@@ -44,6 +44,14 @@ def accept(level: LevelVerdict) -> str:
     return " / ".join(f"{value:.2f}" for value in known if value)
 
 
+def _status(verdict: Verdict, level: LevelVerdict) -> str:
+    """Return a level's verdict; where levels decide nothing it would only mislead."""
+    if level.status == "NO REFERENCE":
+        return ""
+    decides = verdict.decided_by == "levels" and verdict.status != "NOT COMPARABLE"
+    return level.status if decides else "only reported"
+
+
 def level_rows(verdict: Verdict) -> list[list[str]]:
     """Return the table's rows: scenario, C, tok/s with CI, bar, accept, step ms, in flight, ratio, verdict."""
     most = max((level.tok_s.value for level in verdict.levels), default=0.0)
@@ -61,7 +69,7 @@ def level_rows(verdict: Verdict) -> list[list[str]]:
                 step,
                 f"{level.effective_concurrency:.1f}",
                 interval(level.ratio, 3) + (tolerance if level.ratio else ""),
-                "" if level.status == "NO REFERENCE" else level.status,
+                _status(verdict, level),
             ]
         )
     return rows
