@@ -86,7 +86,7 @@ def test_show_of_a_rig_with_real_weights_names_the_variables(
     text = kit("show", "spec-v2", "--rig", "rtx-pro-6000-x8").output
     assert "--model-path $MODEL_PATH" in text
     assert "--tp-size 8" in text
-    assert "--enable-torch-symm-mem" in text
+    assert "--max-running-requests 256" in text
 
 
 def test_errors_are_one_sentence_and_exit_2_without_a_traceback() -> None:
