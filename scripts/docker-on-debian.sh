@@ -4,7 +4,7 @@
 #
 #   scripts/docker-on-debian.sh            install what is missing, start the engine, print the versions
 #   scripts/docker-on-debian.sh second DIR a further engine with socket, data and state in DIR (for tests that stop it);
-#                                          prints its DOCKER_HOST. It has no network of its own (no bridge, no iptables).
+#                                          prints its DOCKER_HOST. Its bridge is private and leads nowhere.
 #
 # Debian 12 carries the engine but not the Compose v2 plug-in; Debian 13 does, in packages of one static binary each.
 # These are unpacked, not installed, so that the host's package database stays that of one release.
@@ -30,18 +30,21 @@ wait_for() { # SOCKET LOG
 
 second() { # DIR
   mkdir -p "$1"
-  local dir socket
-  dir=$(realpath "$1") socket=$dir/docker.sock
+  local dir socket bridge
+  dir=$(realpath "$1") socket=$dir/docker.sock bridge=kit-br$((RANDOM % 1000))
+  # Not --bridge none: that would remove docker0, which belongs to the first engine.
+  ip link add "$bridge" type bridge && ip addr add 10.213.77.1/28 dev "$bridge" && ip link set "$bridge" up
+  echo "$bridge" >"$dir/bridge"
   setsid dockerd --host "unix://$socket" --data-root "$dir/data" --exec-root "$dir/exec" --pidfile "$dir/pid" \
-    --bridge none --iptables=false --ip-masq=false >"$dir/log" 2>&1 </dev/null &
+    --bridge "$bridge" --iptables=false --ip-masq=false >"$dir/log" 2>&1 </dev/null &
   wait_for "$socket" "$dir/log"
   echo "unix://$socket"
 }
 
 engine() {
-  command -v dockerd >/dev/null && command -v iptables >/dev/null && return
+  command -v dockerd >/dev/null && command -v iptables >/dev/null && command -v ip >/dev/null && return
   apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends docker.io iptables >/dev/null
+  DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends docker.io iptables iproute2 >/dev/null
 }
 
 mirror() { # the archive that this host already uses

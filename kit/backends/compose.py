@@ -221,7 +221,7 @@ class ComposeBackend:
         if self.gpu == "devices":
             env.setdefault("NVIDIA_LIBRARIES", driver_folder())
         return subprocess.run(
-            [*command, "--project-name", project, *names, *argv],
+            [*command, "--profile", "*", "--project-name", project, *names, *argv],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
