@@ -35,7 +35,7 @@ from kit.load.nulldata import NullConfig, NullStats
 from kit.load.nullserver import NullServer, null_server
 
 HERE = Path(__file__).resolve().parent
-LIBRARIES = ("kit", "kit-generate", "sglang", "sglang-generate", "vllm")
+LIBRARIES = ("kit", "kit-generate", "sglang", "sglang-generate", "vllm", "aiohttp-generate")
 
 
 @dataclass

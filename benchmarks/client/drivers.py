@@ -24,18 +24,23 @@ from typing import Any
 PROMPT = "word " * 64
 
 
+def prompt_ids(index: int, length: int = 64) -> list[int]:
+    """Return token ids of a request, different for each and small enough for any vocabulary of 2,000."""
+    return [10 + (31 * index + 7 * i * i) % 1900 for i in range(length)]
+
+
 def rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def kit(args: argparse.Namespace, api: str) -> dict[str, Any]:
     from kit.load import ClosedLoop, Endpoint, Request, run_level, summarize
+    from kit.load.metrics import token_gaps
 
-    ids = None if api == "completions" else list(range(1, 65))
-    requests = [
-        Request(i, args.tokens, prompt_ids=ids, text=PROMPT if ids is None else None)
-        for i in range(args.requests)
-    ]
+    if api == "generate":
+        requests = [Request(i, args.tokens, prompt_ids=prompt_ids(i)) for i in range(args.requests)]
+    else:
+        requests = [Request(i, args.tokens, text=PROMPT) for i in range(args.requests)]
     begun = time.process_time()
     level = run_level(
         Endpoint(args.url, api, stream=True), requests, ClosedLoop(args.streams), timeout_s=600
@@ -48,6 +53,7 @@ def kit(args: argparse.Namespace, api: str) -> dict[str, Any]:
         "cpu_s": cpu,
         "tok_s": metrics.tok_s,
         "ttft_s": statistics.fmean(ttft),
+        "itl_s": float(token_gaps(level.results).mean()),
         "failed": metrics.errors,
     }
 
@@ -70,7 +76,8 @@ def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
     )  # fmt: skip
     tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
     ended: list[float] = []
-    whole = bench.calculate_metrics
+    whole = getattr(bench, "kit_whole", bench.calculate_metrics)
+    bench.kit_whole = whole  # another level in this process finds the original
 
     def count(*a: Any, **k: Any) -> Any:
         ended.append(time.process_time())
@@ -78,11 +85,14 @@ def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
 
     bench.calculate_metrics = count
     path = "/generate" if backend == "sglang" else "/v1/completions"
-    prompt: Any = list(range(1, 65)) if backend == "sglang" else PROMPT
+    ids = backend == "sglang"
     rows = [
-        DatasetRow(prompt=prompt, prompt_len=64, output_len=args.tokens, extra_request_body={})
-        for _ in range(args.requests)
-    ]
+        DatasetRow(
+            prompt=prompt_ids(i) if ids else PROMPT, prompt_len=64, output_len=args.tokens,
+            extra_request_body={},
+        )
+        for i in range(args.requests)
+    ]  # fmt: skip
     real, sys.stdout = sys.stdout, sys.stderr
     begun = time.process_time()
     result = asyncio.run(
@@ -100,6 +110,7 @@ def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
         "cpu_s": ended[0] - begun,
         "tok_s": result["output_throughput"],
         "ttft_s": result["mean_ttft_ms"] * 1e-3,
+        "itl_s": result["mean_itl_ms"] * 1e-3,
         "failed": args.requests - result["completed"],
     }
 
@@ -154,8 +165,60 @@ def vllm(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def lean_aiohttp(args: argparse.Namespace) -> dict[str, Any]:
+    """The leanest client that aiohttp allows: uvloop, one session, large reads, orjson; kit's first version."""
+    import aiohttp
+    import orjson
+    import uvloop
+
+    body = orjson.dumps(
+        {
+            "input_ids": list(range(1, 65)), "stream": True,
+            "sampling_params": {"temperature": 0, "max_new_tokens": args.tokens, "ignore_eos": True},
+        }
+    )  # fmt: skip
+
+    async def main() -> tuple[int, list[float], float, float]:
+        tokens, ttft, left = 0, [], iter(range(args.requests))
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 20, auto_decompress=False,
+            headers={"Content-Type": "application/json"},
+        ) as session:  # fmt: skip
+
+            async def slot() -> None:
+                nonlocal tokens
+                for _ in left:
+                    sent, rest, first, count = time.perf_counter(), b"", 0.0, 0
+                    async with session.post(args.url + "/generate", data=body) as reply:
+                        async for piece in reply.content.iter_any():
+                            at = time.perf_counter()
+                            *events, rest = (rest + piece).split(b"\n\n")
+                            for event in events:
+                                if event == b"data: [DONE]":
+                                    continue
+                                count = orjson.loads(event[6:])["meta_info"]["completion_tokens"]
+                                first = first or at
+                    tokens += count
+                    ttft.append(first - sent)
+
+            begun, cpu = time.perf_counter(), time.process_time()
+            await asyncio.gather(*(slot() for _ in range(args.streams)))
+            return tokens, ttft, time.perf_counter() - begun, time.process_time() - cpu
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        tokens, ttft, wall, cpu = runner.run(main())
+    return {
+        "version": importlib.metadata.version("aiohttp"),
+        "cpu_s": cpu,
+        "tok_s": tokens / wall,
+        "ttft_s": statistics.fmean(ttft),
+        "failed": args.requests - len(ttft),
+    }
+
+
 def main() -> None:
     clients = {
+        "aiohttp-generate": lean_aiohttp,
         "kit": lambda a: kit(a, "completions"),
         "kit-generate": lambda a: kit(a, "generate"),
         "sglang": lambda a: sglang(a, "sglang-oai"),
@@ -169,9 +232,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--site", type=Path, help="site-packages that hold vllm")
+    parser.add_argument("--on-demand", action="store_true", help="a level for each line of input")
     args = parser.parse_args()
-    found = clients[args.client](args)
-    print(json.dumps({**found, "rss_mib": rss_mib()}))
+    for _ in sys.stdin if args.on_demand else [""]:
+        found = clients[args.client](args)
+        print(json.dumps({**found, "rss_mib": rss_mib()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -121,7 +121,9 @@ def test_named_events_keep_their_name_and_pass_it_to_no_other() -> None:
     assert read([b"event: error\ndata: x\n\ndata: y\n\n"]) == [Event(b"x", b"error"), Event(b"y")]
 
 
-@pytest.mark.parametrize("stream", [b"x" * 101, b"data: " + b"x" * 101 + b"\n\n", b"data: x\n" * 60])
+@pytest.mark.parametrize(
+    "stream", [b"x" * 101, b"data: " + b"x" * 101 + b"\n\n", b"data: x\n" * 60]
+)
 def test_endless_lines_and_events_are_an_error_not_memory(stream: bytes) -> None:
     for size in (7, 1000):
         parser = SseParser(limit=100)
