@@ -12,6 +12,7 @@ import click
 
 from kit import __version__
 from kit.cli.containers import compose_group, image_group
+from kit.cli.lossless import lossless
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair
 from kit.cli.results import check, compare, golden_group
@@ -23,7 +24,7 @@ INTERRUPTED = 130
 
 SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
-    ("Judge", ["check", "compare", "golden"]),
+    ("Judge", ["check", "compare", "lossless", "golden"]),
     ("Look", ["scenarios", "show", "fingerprint"]),
     ("Prepare", ["pair", "compose", "image"]),
 ]
@@ -74,6 +75,7 @@ for command in (
     serve,
     check,
     compare,
+    lossless,
     golden_group,
     scenarios,
     show,
