@@ -321,7 +321,7 @@ class ComposeBackend:
             return engine.sweep(self.client, project)
         except engine.UNREACHABLE:
             return [
-                f"the engine does not answer; when it is back: docker compose -p {project} down -v"
+                f"the engine does not answer; when it is back: docker compose -p {project} down"
             ]
 
     @contextlib.contextmanager

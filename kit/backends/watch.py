@@ -22,6 +22,9 @@ SAMPLE_S = 2.0
 PROBE_S = 15.0
 DRAIN_S = 10.0
 KILLED = 137
+TERMINATED = 143
+# An engine that shuts down ends its containers first and itself soon after.
+ENGINE_END_S = 3.0
 
 
 def read_state(container: Any) -> dict[str, Any]:
@@ -147,6 +150,8 @@ class Watch:
     def explain(self) -> EngineError:
         """Return the error that says why the server is dead, or that it does not answer."""
         what = self.trouble()
+        if what == "exited" and self._state().get("ExitCode") in (KILLED, TERMINATED):
+            what = self._engine_ends() or what
         if what == "engine":
             return EngineError(
                 "The Docker Engine stopped answering during the run.",
@@ -180,6 +185,14 @@ class Watch:
         if code == KILLED:
             return explain_death(self._log, f"was killed from outside (SIGKILL, exit code {code})")
         return explain_death(self._log, f"ended with exit code {code}")
+
+    def _engine_ends(self) -> str | None:
+        deadline = time.monotonic() + ENGINE_END_S
+        while time.monotonic() < deadline:
+            if self.trouble() == "engine":
+                return "engine"
+            time.sleep(0.2)
+        return None
 
     def _state(self) -> dict[str, Any]:
         with contextlib.suppress(*engine.UNREACHABLE):

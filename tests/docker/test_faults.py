@@ -334,6 +334,7 @@ def test_engine_that_stops_during_a_run(
     """On an engine of its own, so that nobody else's containers are stopped."""
     # A short path: the engine's sockets lie in it, and their names may have 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="kit-engine-"))
+    links = {p.name for p in Path("/sys/class/net").iterdir()}
     host = subprocess.run(
         [str(ROOT / "scripts" / "docker-on-debian.sh"), "second", str(folder)],
         capture_output=True,
@@ -373,8 +374,9 @@ def test_engine_that_stops_during_a_run(
             if until(lambda: not Path(f"/proc/{pid}").exists(), 20):
                 break
             os.kill(pid, number)
-        subprocess.run(
-            ["ip", "link", "delete", (folder / "bridge").read_text().strip()], check=True
-        )
-        subprocess.run(["umount", "--recursive", "--lazy", str(folder)], capture_output=True)
+        for bridge in {p.name for p in Path("/sys/class/net").iterdir()} - links:
+            subprocess.run(["ip", "link", "delete", bridge], check=True)
+        for line in Path("/proc/mounts").read_text().splitlines():
+            if str(folder) in line:
+                subprocess.run(["umount", "--lazy", line.split()[1]], check=True)
         shutil.rmtree(folder, ignore_errors=True)
