@@ -7,6 +7,7 @@ import pytest
 from kit.golden import golden_for
 from kit.records import FailureRecord, RunData
 from kit.verdict.guards import all_findings
+from kit.verdict.levels import judge_levels
 from tests.factory import launch_record, level_record, manifest, request_record, run_data
 
 
@@ -148,3 +149,14 @@ def test_every_finding_says_why_and_what_to_do() -> None:
         assert f.seen.endswith((".", "}")) or f.seen
         assert f.why.endswith(".") or f.why.endswith(")")
         assert f.remedy
+
+
+def test_outliers_are_noted_and_stay_in_the_figures() -> None:
+    rows = [level_record(sweep=i, tok_s=100 + i / 10) for i in range(5)]
+    far = level_record(sweep=5, tok_s=70)
+    assert ids(run_data(rows)) == {}
+    run = run_data([*rows, far])
+    assert ids(run) == {"outlier": "note"}
+    assert [v.passes for v in judge_levels(run, None)] == [6]
+    # Far by the spread of the others, and nothing that matters.
+    assert ids(run_data([*rows, level_record(sweep=5, tok_s=101.5)])) == {}
