@@ -30,9 +30,14 @@ def test_level(level: LevelVerdict, state: Any) -> None:
     if state.verdict.decided_by == "claims" or state.verdict.status == "NOT COMPARABLE":
         pytest.skip(state.verdict.comparable)
     if level.status != "REPRODUCED":
+        causes = [
+            f"\ncause: {c.text}"
+            for c in state.verdict.causes
+            if (c.scenario, c.level) == (level.scenario, level.level)
+        ]
         pytest.fail(
             f"{level.status}: {level.tok_s.value:.1f} tok/s is {level.ratio.text()} of golden's "
-            f"{level.reference:g} (tolerance ±{level.tolerance:.1%})",
+            f"{level.reference:g} (tolerance ±{level.tolerance:.1%}){''.join(causes)}",
             pytrace=False,
         )
 
