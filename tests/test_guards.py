@@ -87,6 +87,20 @@ def test_client_bound_pass_is_invalid() -> None:
     assert ids(run_data([level])) == {"client-bound": "invalid"}
 
 
+def test_a_few_disturbed_passes_are_a_warning_and_most_of_them_void_the_level() -> None:
+    def run(bound: int, count: int) -> RunData:
+        client = {"client_bound": True, "bound_reason": "loop lag"}
+        return run_data(
+            [
+                level_record(sweep=i, **({"client": client} if i < bound else {}))
+                for i in range(count)
+            ]
+        )
+
+    assert ids(run(1, 6)) == {"client-disturbed": "warning"}
+    assert ids(run(3, 6)) == {"client-bound": "invalid"}
+
+
 def test_concurrency_never_reached_is_invalid_but_one_thin_pass_is_not() -> None:
     thin = level_record(level=4, effective_concurrency=1.2)
     assert ids(run_data([thin])) == {"concurrency-capped": "invalid"}
