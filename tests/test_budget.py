@@ -116,3 +116,19 @@ def test_claims_alone_go_on_where_levels_are_not_compared() -> None:
     found = wide(run_of(cv=0.08, launches=2), golden)
     assert found
     assert not [text for text in found if "against golden" in text]
+
+
+def test_the_width_wanted_is_half_the_tolerance() -> None:
+    run, golden = with_gpu(run_of(cv=0.02, launches=2)), golden_of()
+    listed = {w.what: w for w in verdict.too_wide(run, golden)}
+    levels = [v for v in verdict.judge(run, golden).levels if v.ratio and v.tolerance]
+    widths = {
+        f"{v.scenario} at C={v.level}, against golden,": (
+            (v.ratio.high - v.ratio.low) / 2 / v.ratio.value,
+            v.tolerance,
+        )
+        for v in levels
+        if v.ratio and v.tolerance and v.ratio.high and v.ratio.low
+    }
+    assert any(tolerance / 2 < width < tolerance for width, tolerance in widths.values())
+    assert {n for n, (width, t) in widths.items() if width >= t / 2} == set(listed)

@@ -302,3 +302,28 @@ def test_every_run_gets_a_verdict_with_its_exit_code(
     assert result.exit_code == EXIT_CODES[result.status]
     assert result.headline
     assert verdict.Verdict.model_validate_json(result.model_dump_json()) == result
+
+
+def test_the_factor_that_explains_most_is_named_first() -> None:
+    for cause in judge(run_of(step=1.15, accept=0.6), golden_of()).causes:
+        if cause.scenario != "baseline":
+            assert cause.main == "accept length", cause.text
+            assert cause.text.index("accept length is 0.6") < cause.text.index("step time is 1.1")
+            shares = [c.share for c in cause.factors if c.share is not None]
+            assert sum(shares) == pytest.approx(1)
+
+
+def test_a_single_launch_is_judged_by_the_noise_that_golden_recorded_for_every_scenario() -> None:
+    run, golden = run_of(launches=1), golden_of()
+    alone = golden.model_copy(update={"throughput": {"spec-v2": golden.throughput["spec-v2"]}})
+
+    def width(of: Golden) -> float:
+        (found,) = (
+            v.ratio for v in judge(run, of).levels if (v.scenario, v.level) == ("spec-v2", 4)
+        )
+        assert found
+        assert found.high is not None
+        assert found.low is not None
+        return found.high - found.low
+
+    assert width(golden) < width(alone)

@@ -252,7 +252,7 @@ def capped(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
             best = max(r.effective_concurrency for r in passes)
             running = max((s.running_max for s in told), default=possible)
             queued = max((s.queue_max for s in told), default=0)
-            if running < possible:
+            if running < possible and queued:
                 seen = (
                     f"running requests are capped: the server decoded at most {running} at once while up to "
                     f"{queued} waited in its queue (its log, {sum(s.lines for s in told)} lines)"
