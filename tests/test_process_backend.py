@@ -135,6 +135,28 @@ def test_error_in_the_body_still_stops_the_server(
     assert marked_left(server.mark) == []
 
 
+def test_interrupt_at_the_birth_of_the_server_leaves_nothing(
+    stub_command: Make, free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = subprocess.Popen
+    born: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(*args: object, **options: object) -> subprocess.Popen[bytes]:
+        child: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
+        born.append(child)
+        os.kill(os.getpid(), signal.SIGINT)
+        return child
+
+    monkeypatch.setattr("kit.backends.process.subprocess.Popen", interrupted)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        ProcessBackend(port=free_port).serve(stub_command(), tmp_path / "log", 20),
+    ):
+        pass
+    assert born[0].poll() is not None
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_interrupt_while_waiting_leaves_nothing(free_port: int, tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from kit.backends.process import ProcessBackend;"

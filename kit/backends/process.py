@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -84,6 +85,28 @@ def _marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+@contextlib.contextmanager
+def interrupt_held_back() -> Iterator[None]:
+    """Hold a Ctrl-C back until the block is done: between a process's birth and knowing it, it would be orphaned.
+
+    The child is not affected: a handled signal is back at its default after exec.
+
+    Raises:
+        KeyboardInterrupt: one came meanwhile.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 class ProcessServer:
@@ -227,9 +250,12 @@ class ProcessBackend:
         waiting: Callable[[float], None] = lambda _: None,
     ) -> Iterator[ProcessServer]:
         """See :meth:`kit.backends.base.Backend.serve`."""
-        server = self.start(command, log)
+        server: ProcessServer | None = None
         try:
+            with interrupt_held_back():
+                server = self.start(command, log)
             wait_until_decoding(server, timeout_s, waiting)
             yield server
         finally:
-            server.stop()
+            if server is not None:
+                server.stop()
