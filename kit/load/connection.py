@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection, kept alive: a prepared request out, stamped body pieces in.
 
 A protocol of its own on top of httptools (the parser of uvicorn, llhttp underneath): half the CPU time an event
-of aiohttp's client, and the time stamp is the first thing done when bytes arrive (benchmarks/client has figures).
+of the aiohttp clients measured, and the time stamp is the first thing done when bytes arrive
+(docs/client.md has figures).
 """
 
 from __future__ import annotations
