@@ -196,6 +196,13 @@ def test_launch_mounts_models_read_only_at_their_own_path() -> None:
     assert model["bind"] == {"create_host_path": False}
 
 
+def test_launch_brings_the_drivers_libraries_without_a_toolkit() -> None:
+    _, volumes = _launch(_command(), libraries=["/usr/lib/x/libcuda.so.1"])["volumes"]  # type: ignore[misc]
+    (driver,) = [v for v in volumes if "libcuda" in v["source"]]
+    assert driver["target"] == "/usr/local/nvidia/lib64/libcuda.so.1"
+    assert driver["read_only"] is True
+
+
 def test_launch_leaves_the_hosts_python_path_out() -> None:
     service = _launch(_command(PYTHONPATH="/host/standins", OMP_NUM_THREADS="1"))
     assert service["environment"] == {"OMP_NUM_THREADS": "1"}

@@ -26,6 +26,7 @@ from kit.backends.watch import Watch, read_state
 from kit.compose.launch import (
     container_user,
     driver_folder,
+    driver_libraries,
     gpu_nodes,
     has_toolkit,
     launch_override,
@@ -263,6 +264,7 @@ class ComposeBackend:
                 project=project,
                 cache=self._cache_volume(),
                 folders=folders,
+                libraries=driver_libraries() if self.gpu == "devices" else (),
                 devices=[d for d in gpu_nodes() if d != "/dev/nvidia0"]
                 if self.gpu == "devices"
                 else (),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kit.compose.render import DRIVER_FOLDER, DRIVER_LIBRARIES
 from kit.errors import UserError
 from kit.scenarios import ServerCommand
 
@@ -103,6 +104,7 @@ def launch_override(
     cache: str,
     folders: Sequence[str],
     devices: Sequence[str] = (),
+    libraries: Sequence[str] = (),
     user: str | None = None,
     memory: str | None = None,
 ) -> str:
@@ -116,21 +118,18 @@ def launch_override(
         cache: Name of the volume of compiled kernels.
         folders: Mounted read-only at the same path.
         devices: Device nodes beyond the compose files' own.
+        libraries: The driver's libraries on the host, where the engine does not mount them itself.
         user: ``uid:gid`` instead of the image's user.
         memory: Limit such as ``8g``.
     """
     environment = {k: v for k, v in command.env.items() if k not in HOST_ONLY}
     volumes: list[dict[str, Any]] = [{"type": "volume", "source": "jit", "target": "/cache"}]
-    volumes += [
-        {
-            "type": "bind",
-            "source": f,
-            "target": f,
-            "read_only": True,
-            "bind": {"create_host_path": False},
-        }
-        for f in folders
-    ]
+    inside = [(f, f) for f in folders] + [(f, f"{DRIVER_FOLDER}/{Path(f).name}") for f in libraries]
+    for source, target in inside:
+        bind = {"create_host_path": False}
+        volumes.append(
+            {"type": "bind", "source": source, "target": target, "read_only": True, "bind": bind}
+        )
     lines = [
         "services:",
         f"  {command.scenario}:",
@@ -152,6 +151,12 @@ def launch_override(
         lines += [f"    mem_limit: {_text(memory)}", f"    memswap_limit: {_text(memory)}"]
     lines += ["volumes:", f"  jit: !override {_text({'external': True, 'name': cache})}"]
     return "\n".join(lines) + "\n"
+
+
+def driver_libraries() -> list[str]:
+    """Return the driver's libraries of this host that a CUDA program loads."""
+    found = [Path(driver_folder()) / name for name in DRIVER_LIBRARIES]
+    return [str(path) for path in found if path.exists()]
 
 
 def driver_folder() -> str:

@@ -36,6 +36,9 @@ DEVICES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm
 # What a CUDA program loads of the driver; the container toolkit would mount these.
 DRIVER_LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1")
 
+# Where compose.devices.yaml puts them; it is on the library path there.
+DRIVER_FOLDER = "/usr/local/nvidia/lib64"
+
 
 @dataclass(frozen=True)
 class Service:
@@ -149,6 +152,7 @@ def render_all(root: Path | None = None) -> dict[str, str]:
         "patches": ",".join(patch_ids(root)),
         "devices": DEVICES,
         "libraries": DRIVER_LIBRARIES,
+        "driver_folder": DRIVER_FOLDER,
     }
     return {
         name: env.get_template(f"{name}.j2").render(
