@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -18,6 +19,11 @@ hypothesis.settings.register_profile("kit", deadline=None)
 hypothesis.settings.load_profile("kit")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def heed_interrupts() -> None:
+    """For ``preexec_fn``: a shell starts background jobs with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

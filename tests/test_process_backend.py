@@ -16,6 +16,7 @@ import pytest
 from kit.backends.process import MARK, ProcessBackend, check_port_free, tail
 from kit.errors import EngineError, UserError
 from kit.scenarios import ServerCommand
+from tests.conftest import heed_interrupts
 
 Make = Callable[..., ServerCommand]
 
@@ -138,7 +139,7 @@ def test_error_in_the_body_still_stops_the_server(
 def test_interrupt_at_the_birth_of_the_server_leaves_nothing(
     stub_command: Make, free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = subprocess.Popen
+    real, before = subprocess.Popen, signal.getsignal(signal.SIGINT)
     born: list[subprocess.Popen[bytes]] = []
 
     def interrupted(*args: object, **options: object) -> subprocess.Popen[bytes]:
@@ -154,7 +155,7 @@ def test_interrupt_at_the_birth_of_the_server_leaves_nothing(
     ):
         pass
     assert born[0].poll() is not None
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_interrupt_while_waiting_leaves_nothing(free_port: int, tmp_path: Path) -> None:
@@ -170,7 +171,9 @@ def test_interrupt_while_waiting_leaves_nothing(free_port: int, tmp_path: Path) 
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=heed_interrupts
+    )
     assert child.stdout is not None
     child.stdout.readline()
     before = {p.pid for p in psutil.Process(child.pid).children(recursive=True)}
