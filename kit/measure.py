@@ -278,7 +278,7 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
         job.prompts.warm(count) if phase == "warmup" else job.prompts.measured(step.level, count)
     )
     requests = [
-        Request(index=i, prompt_ids=ids, max_new_tokens=job.plan.output_tokens)
+        Request(index=i, prompt_ids=ids, max_new_tokens=job.plan.tokens_in(phase))
         for i, ids in enumerate(prompts)
     ]
     endpoint = Endpoint(server.base_url, api="generate", stream=job.stream)
@@ -312,12 +312,12 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
     return record
 
 
-def _planned(job: Measurement, step: Step, prompt: list[int]) -> int | None:
+def _planned(job: Measurement, step: Step, phase: Phase, prompt: list[int]) -> int | None:
     spec = job.scenarios[step.scenario].speculative
     if job.pair_plan is None or spec is None:
         return None
     return job.pair_plan.verify_steps(
-        prompt, job.plan.output_tokens, spec.topk, spec.num_steps, spec.num_draft_tokens
+        prompt, job.plan.tokens_in(phase), spec.topk, spec.num_steps, spec.num_draft_tokens
     )
 
 
@@ -341,10 +341,10 @@ def _request_record(
         end_s=result.end_ns * NS,
         prompt_tokens=result.prompt_tokens,
         completion_tokens=result.completion_tokens,
-        asked_tokens=job.plan.output_tokens,
+        asked_tokens=job.plan.tokens_in(phase),
         cached_tokens=result.cached_tokens,
         verify_steps=result.spec_verify_ct,
-        planned_verify_steps=_planned(job, step, prompt),
+        planned_verify_steps=_planned(job, step, phase, prompt),
         mismatch_at=mismatch,
         checked=checked,
         finish_reason=result.finish_reason,
@@ -368,9 +368,9 @@ def _level_record(
     # A step of the baseline makes one token; the first token of each request comes from prefill.
     spec = job.scenarios[step.scenario].speculative
     steps = verify if spec else tokens
-    planned_steps = [_planned(job, step, prompts[r.index]) for r in good]
+    planned_steps = [_planned(job, step, phase, prompts[r.index]) for r in good]
     planned = sum(s for s in planned_steps if s)
-    asked = job.plan.output_tokens * len(good)
+    asked = job.plan.tokens_in(phase) * len(good)
     return LevelRecord(
         t=time.time(),
         scenario=step.scenario,

@@ -160,8 +160,15 @@ class PlanConfig(Record):
     sweeps: int
     max_launches: int
     output_tokens: int
+    warm_output_tokens: int | None = Field(
+        default=None, description="output tokens of a warm-up request; None: as when measuring"
+    )
     input_tokens: int
     requests: dict[int, int] = Field(description="requests a level sends, by concurrency")
+
+    def tokens_in(self, phase: Phase) -> int:
+        """Return the output tokens that each request of a pass asks for."""
+        return (phase == "warmup" and self.warm_output_tokens) or self.output_tokens
 
 
 class Manifest(Record):

@@ -104,6 +104,7 @@ def plan_config(rig: Rig, wanted: Wanted) -> PlanConfig:
         sweeps=wanted.sweeps or rig.repetition.sweeps,
         max_launches=max(given, launches),
         output_tokens=wanted.output_tokens or rig.load.output_tokens,
+        warm_output_tokens=rig.repetition.warm_output_tokens,
         input_tokens=rig.load.input_tokens,
         requests={level: rig.load.requests_at(level, protocol) for level in levels},
     )

@@ -191,6 +191,8 @@ class Repetition(StrictModel):
     sweeps: int = Field(default=3, ge=1)
     max_launches: int = Field(default=4, ge=1)
     max_warm_passes: int = Field(default=4, ge=1)
+    # A warm-up pass must reach each batch size and kernel, not each position: shorter answers do.
+    warm_output_tokens: int | None = Field(default=None, ge=2)
 
     @model_validator(mode="after")
     def _caps(self) -> Repetition:

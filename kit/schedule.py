@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kit.records import PlanConfig, RunData
+from kit.records import Phase, PlanConfig, RunData
 
 Kind = Literal["start", "warm", "sweep"]
 # Before anything was measured: seconds of a server start, and output tokens per second of one request.
 FIRST_GUESS_START_S = 60.0
 FIRST_GUESS_TOK_S = 100.0
+_PHASE: dict[Kind, Phase] = {"warm": "warmup", "sweep": "measure"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,8 @@ class Clock:
         other: Kind = "sweep" if kind == "warm" else "warm"
         seen = self._took.get((other, scenario, level))
         if seen is not None:
-            return seen
-        tokens = self._plan.requests[level] * self._plan.output_tokens
+            return seen * self._plan.tokens_in(_PHASE[kind]) / self._plan.tokens_in(_PHASE[other])
+        tokens = self._plan.requests[level] * self._plan.tokens_in(_PHASE[kind])
         rate = self._known.get(scenario, {}).get(level) or FIRST_GUESS_TOK_S * level**0.7
         return tokens / rate
 
@@ -87,7 +88,7 @@ class Clock:
         for launch in run.launches:
             self._took[("start", launch.scenario, 0)] = launch.ready_s
         for record in run.levels:
-            asked = self._plan.requests.get(record.level, 0) * self._plan.output_tokens
+            asked = self._plan.requests.get(record.level, 0) * self._plan.tokens_in(record.phase)
             if asked and not record.failed and record.output_tokens == asked:
                 kind: Kind = "warm" if record.phase == "warmup" else "sweep"
                 self._took[(kind, record.scenario, record.level)] = record.wall_s

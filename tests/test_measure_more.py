@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,3 +84,19 @@ def test_budget_and_counts_exclude_each_other(stub: Any) -> None:  # noqa: F811
     result = stub("--budget", "5m")
     assert result.exit_code == 2
     assert "not both" in result.output
+
+
+def test_warm_up_requests_may_be_shorter(stub: Any, project: Path) -> None:  # noqa: F811
+    rig = project / "scenarios" / "rigs" / "cpu.yaml"
+    text = rig.read_text()
+    assert "warm_output_tokens" not in text
+    rig.write_text(text.replace("repetition: {", "repetition: {warm_output_tokens: 7, "))
+    stub("-s", "spec-v2", "--levels", "2", "--launches", "1", "--sweeps", "1")
+    folder = latest_run(stub.runs)
+    assert folder is not None
+    data = read_run(folder)
+    asked = {(r.phase, r.asked_tokens, r.completion_tokens) for r in data.requests}
+    measured = data.manifest.plan.output_tokens
+    assert asked == {("warmup", 7, 7), ("measure", measured, measured)}
+    # Planned steps follow the tokens asked for: the stub keeps to the plan, so every request agrees.
+    assert all(r.verify_steps == r.planned_verify_steps for r in data.requests)

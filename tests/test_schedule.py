@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit.schedule import Clock, all_steps, launch_order
+from kit.schedule import Clock, Step, all_steps, launch_order
 from tests.factory import plan
 
 
@@ -66,3 +66,16 @@ def test_golden_throughput_makes_a_better_first_guess() -> None:
     slow = Clock(config, {"baseline": {1: 10.0}}).left_s()
     fast = Clock(config, {"baseline": {1: 1000.0}}).left_s()
     assert slow - fast == pytest.approx(3 * tokens * (1 / 10 - 1 / 1000))
+
+
+def test_shorter_warm_up_answers_take_less() -> None:
+    config = plan(scenarios=["baseline"], launches=1, sweeps=1, levels=[1], output_tokens=200)
+    short = config.model_copy(update={"warm_output_tokens": 50})
+    clocks = Clock(config), Clock(short)
+    for clock in clocks:
+        clock.done(Step("start", "baseline", 0), 0.0)
+    # Two warm passes and one sweep: 3 against 2 / 4 + 1 parts.
+    assert clocks[1].left_s() == pytest.approx(clocks[0].left_s() * 1.5 / 3)
+    for clock in clocks:
+        clock.done(Step("sweep", "baseline", 0, 1, 0), 8.0)
+    assert (clocks[0].left_s(), clocks[1].left_s()) == (16.0, 4.0)
