@@ -12,11 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_importing_a_tokenizer_does_not_kill_the_interpreter_at_its_end(tmp_path: Path) -> None:
     """SWIG's types warn while sentencepiece is imported; as an error that ends in a segmentation fault."""
     (tmp_path / "test_one.py").write_text("def test_import():\n    import sentencepiece\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        + ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
