@@ -1,8 +1,9 @@
 """What a run folder holds: the types and the JSON of ``run.json`` and ``samples.jsonl``.
 
 ``samples.jsonl`` has one object a line, appended as things happen, so that a killed run keeps everything it
-measured. The kinds are :class:`LaunchRecord`, :class:`RequestRecord`, :class:`LevelRecord` and
-:class:`FailureRecord`; ``run.json`` is a :class:`Manifest`. Times are seconds; ``t`` is Unix time.
+measured. The kinds are :class:`LaunchRecord`, :class:`RequestRecord`, :class:`LevelRecord`,
+:class:`FailureRecord` and :class:`ResumeRecord`; ``run.json`` is a :class:`Manifest`. Times are seconds; ``t`` is
+Unix time.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class LaunchRecord(Record):
     log: str = Field(description="log file, relative to the run folder")
     proof: ServerProof
     container: dict[str, Any] | None = None
+    start: int = Field(default=0, description="how often the run had been taken up again by then")
 
 
 class RequestRecord(Record):
@@ -144,8 +146,19 @@ class FailureRecord(Record):
     log_tail: str = ""
 
 
+class ResumeRecord(Record):
+    """The run was taken up again; :mod:`kit.attempts` says what of the records before it still counts."""
+
+    kind: Literal["resume"] = "resume"
+    t: float
+    start: int = Field(description="1 for the first time")
+    cut_bytes: int = Field(default=0, description="half a line that a killed writer left, removed")
+    command: list[str] = Field(default_factory=list)
+
+
 AnyRecord = Annotated[
-    LaunchRecord | RequestRecord | LevelRecord | FailureRecord, Field(discriminator="kind")
+    LaunchRecord | RequestRecord | LevelRecord | FailureRecord | ResumeRecord,
+    Field(discriminator="kind"),
 ]
 record_adapter: TypeAdapter[AnyRecord] = TypeAdapter(AnyRecord)
 
@@ -165,6 +178,7 @@ class PlanConfig(Record):
     )
     input_tokens: int
     requests: dict[int, int] = Field(description="requests a level sends, by concurrency")
+    stream: bool = Field(default=False, description="answers were streamed")
 
     def tokens_in(self, phase: Phase) -> int:
         """Return the output tokens that each request of a pass asks for."""
@@ -197,6 +211,9 @@ class Manifest(Record):
     lock: str | None
     image_digest: str | None = None
     caveat: str = ""
+    pair_digest: str = Field(
+        default="", description="names, sizes and headers of the models' files, hashed"
+    )
 
 
 class RunData(Record):
@@ -208,6 +225,14 @@ class RunData(Record):
     levels: list[LevelRecord]
     failures: list[FailureRecord]
     truncated_lines: int = 0
+    resumes: int = Field(default=0, description="how often the run was taken up again")
+    set_aside: list[RequestRecord] = Field(
+        default_factory=list, description="requests of passes that were measured again"
+    )
+    healed: list[FailureRecord] = Field(
+        default_factory=list, description="failures before the last resumption"
+    )
+    being_written: bool = Field(default=False, description="another process holds the run folder")
 
     def measured(self, scenario: str, level: int) -> list[LevelRecord]:
         """Return the measured (not warm-up) passes of one scenario at one level."""

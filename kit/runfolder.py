@@ -1,10 +1,17 @@
-"""Write and read run folders. Records are appended as they come; nothing measured is lost to a crash."""
+"""Write and read run folders. Records are appended as they come; nothing measured is lost to a crash.
+
+Each record is one write to the kernel, so a killed kit loses none that was appended. Launches, levels and failures
+are also forced to the disk, with every request before them, so a power cut loses at most the pass that was being
+measured. One process writes a run folder at a time: it holds a lock that the kernel drops when it dies.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +20,7 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
+from kit.attempts import settle
 from kit.errors import UserError
 from kit.records import (
     SCHEMA,
@@ -22,6 +30,7 @@ from kit.records import (
     LevelRecord,
     Manifest,
     RequestRecord,
+    ResumeRecord,
     RunData,
     record_adapter,
 )
@@ -30,6 +39,9 @@ MANIFEST = "run.json"
 SAMPLES = "samples.jsonl"
 VERDICT = "verdict.json"
 LOGS = "logs"
+# A line of samples.jsonl is below 20 KB (a failure with its log tail); nothing longer is one.
+LINE_LIMIT = 1 << 20
+MANIFEST_LIMIT = 16 << 20
 
 
 def _full(error: OSError, path: Path) -> UserError:
@@ -52,9 +64,33 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise _full(error, path) from None
+
+
+def _sync_folder(path: Path) -> None:
+    """Force a folder's list of names to the disk, where the file system can."""
+    with contextlib.suppress(OSError):
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def is_being_written(path: Path) -> bool:
+    """Return whether a living process writes the run folder ``path``."""
+    try:
+        with (path / SAMPLES).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def dump(value: Any) -> bytes:
@@ -70,8 +106,29 @@ class RunFolder:
     """A run folder that is being written."""
 
     def __init__(self, path: Path) -> None:
+        """Open a run folder for writing.
+
+        Raises:
+            UserError: another process writes it, or it cannot be written.
+        """
         self.path = path
-        self._file = (path / SAMPLES).open("ab")
+        self.start = 0
+        try:
+            # Unbuffered: each record is one write, and the kernel keeps it if this process is killed.
+            self._file = (path / SAMPLES).open("ab", buffering=0)
+        except OSError as error:
+            raise _full(error, path / SAMPLES) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise UserError(
+                f"Another kit is writing the run folder {path}.",
+                "Wait until it is done, or stop it first.",
+            ) from None
+        except OSError:
+            # A file system without locks: the folder's fresh name keeps others away.
+            pass
 
     @classmethod
     def create(cls, parent: Path, rig: str, now: datetime | None = None) -> RunFolder:
@@ -90,36 +147,77 @@ class RunFolder:
                 except FileExistsError:
                     continue
                 (path / LOGS).mkdir()
+                _sync_folder(parent)
                 return cls(path)
         except OSError as error:
             raise _full(error, parent) from None
         raise UserError(f"There are too many run folders named {stamp}-{rig} in {parent}.")
 
+    @classmethod
+    def reopen(cls, path: Path, start: int, command: Sequence[str], now: float) -> RunFolder:
+        """Go on with a run folder: mend its last line and append a resume record.
+
+        Args:
+            path: The run folder.
+            start: How often it was taken up again, this time included.
+            command: The command line.
+            now: Unix time.
+
+        Raises:
+            UserError: another process writes it, or it cannot be written.
+        """
+        folder = cls(path)
+        folder.start = start
+        try:
+            cut = _mend(path / SAMPLES)
+            (path / LOGS).mkdir(exist_ok=True)
+        except OSError as error:
+            folder.close()
+            raise _full(error, path / SAMPLES) from None
+        folder.append(ResumeRecord(t=now, start=start, cut_bytes=cut, command=list(command)))
+        return folder
+
     def log_path(self, scenario: str, launch: int) -> Path:
-        """Return the log file of one server start."""
-        return self.path / LOGS / f"{scenario}-{launch}.log"
+        """Return the log file of one server start: another one after each resumption."""
+        again = f"-resume{self.start}" if self.start else ""
+        return self.path / LOGS / f"{scenario}-{launch}{again}.log"
 
     def write_manifest(self, manifest: Manifest) -> None:
         """Replace ``run.json``."""
         write_atomic(self.path / MANIFEST, dump(manifest))
 
-    def append(self, record: LaunchRecord | RequestRecord | LevelRecord | FailureRecord) -> None:
-        """Append one record; it reaches the disk at the latest with the next level record.
+    def append(
+        self,
+        record: LaunchRecord | RequestRecord | LevelRecord | FailureRecord | ResumeRecord,
+    ) -> None:
+        """Append one record; it reaches the disk at the latest with the next record that is not a request.
 
         Raises:
-            UserError: the disk is full.
+            UserError: the disk is full. No part of the record is in the file then.
         """
         line = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_APPEND_NEWLINE)
         try:
-            self._file.write(line)
+            self._write(line)
             if not isinstance(record, RequestRecord):
-                self._file.flush()
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise _full(error, self.path / SAMPLES) from None
 
+    def _write(self, line: bytes) -> None:
+        handle = self._file.fileno()
+        size = os.fstat(handle).st_size
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        except BaseException:
+            # Half a line would swallow the next one.
+            with contextlib.suppress(OSError):
+                os.ftruncate(handle, size)
+            raise
+
     def close(self) -> None:
-        """Flush and close; safe to call twice, and silent if the disk is full (that was said before)."""
+        """Close; safe to call twice, and silent if the disk is full (that was said before)."""
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -135,17 +233,43 @@ class RunFolder:
         self.close()
 
 
+def _mend(path: Path) -> int:
+    """End a file of records with a whole line. Returns the bytes of the half line that was cut, 0 if none was."""
+    with path.open("r+b") as file:
+        begin = last_line = 0
+        for line in file:
+            begin, last_line = last_line, last_line + len(line)
+        file.seek(begin)
+        tail = file.read()
+        if not tail or tail.endswith(b"\n"):
+            return 0
+        if _parse(tail) is not None:
+            # Whole but for its newline.
+            file.write(b"\n")
+            return 0
+        file.truncate(begin)
+        return len(tail)
+
+
+def _parse(line: bytes) -> AnyRecord | None:
+    try:
+        return record_adapter.validate_python(orjson.loads(line))
+    except (ValueError, ValidationError):
+        return None
+
+
 def _read_samples(path: Path) -> tuple[list[AnyRecord], int]:
     """Return the records and how many lines could not be read (a killed writer leaves at most one)."""
     records: list[AnyRecord] = []
     bad = 0
     try:
         with path.open("rb") as file:
-            for line in file:
-                try:
-                    records.append(record_adapter.validate_python(orjson.loads(line)))
-                except (ValueError, ValidationError):
+            while line := file.readline(LINE_LIMIT):
+                record = _parse(line)
+                if record is None:
                     bad += 1
+                else:
+                    records.append(record)
     except FileNotFoundError:
         return [], 0
     except OSError as error:
@@ -161,7 +285,11 @@ def read_manifest(path: Path) -> Manifest:
     """
     file = path / MANIFEST
     try:
-        data = orjson.loads(file.read_bytes())
+        with file.open("rb") as opened:
+            raw = opened.read(MANIFEST_LIMIT + 1)
+        if len(raw) > MANIFEST_LIMIT:
+            raise ValueError(f"it is larger than {MANIFEST_LIMIT} bytes")
+        data = orjson.loads(raw)
         if (
             isinstance(data, dict)
             and isinstance(data.get("schema"), int)
@@ -173,7 +301,13 @@ def read_manifest(path: Path) -> Manifest:
             )
         return Manifest.model_validate(data)
     except FileNotFoundError:
-        raise UserError(f"{path} is not a run folder: it has no {MANIFEST}.") from None
+        begun = (path / SAMPLES).is_file()
+        raise UserError(
+            f"{path} is not a run folder: it has no {MANIFEST}.",
+            "Its kit was ended before anything was measured; `kit clean` offers to remove it."
+            if begun
+            else "",
+        ) from None
     except (OSError, ValueError) as error:
         text = str(error).split("\n")[0]
         raise UserError(
@@ -188,7 +322,9 @@ def read_run(path: Path) -> RunData:
         UserError: it is not a run folder, or was written by a newer kit.
     """
     manifest = read_manifest(path)
-    records, bad = _read_samples(path / SAMPLES)
+    everything, bad = _read_samples(path / SAMPLES)
+    settled = settle(everything)
+    records = settled.records
     return RunData(
         manifest=manifest,
         launches=[r for r in records if isinstance(r, LaunchRecord)],
@@ -196,6 +332,10 @@ def read_run(path: Path) -> RunData:
         levels=[r for r in records if isinstance(r, LevelRecord)],
         failures=[r for r in records if isinstance(r, FailureRecord)],
         truncated_lines=bad,
+        resumes=settled.resumes,
+        set_aside=settled.set_aside,
+        healed=settled.healed,
+        being_written=manifest.status == "running" and is_being_written(path),
     )
 
 

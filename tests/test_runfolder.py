@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,20 +89,60 @@ def test_full_disk_is_one_sentence_and_keeps_what_was_written(
     folder = RunFolder.create(tmp_path, "cpu")
     folder.write_manifest(manifest())
     folder.append(level_record())
-    real = folder._file
+    before = (folder.path / SAMPLES).read_bytes()
+    real, calls = os.write, []
 
-    class Full:
-        def write(self, _: bytes) -> int:
+    def half_then_full(handle: int, data: bytes) -> int:
+        calls.append(handle)
+        if len(calls) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
+        return real(handle, bytes(data)[:40])
 
-        def close(self) -> None:
-            real.close()
-
-    monkeypatch.setattr(folder, "_file", Full())
-    with pytest.raises(UserError, match="No space left on device"):
-        folder.append(level_record(sweep=1))
+    with monkeypatch.context() as patch:
+        patch.setattr("kit.runfolder.os.write", half_then_full)
+        with pytest.raises(UserError, match="No space left on device"):
+            folder.append(level_record(sweep=1))
+    # No half line is left for the next record to be glued to.
+    assert (folder.path / SAMPLES).read_bytes() == before
+    folder.append(level_record(sweep=2))
     folder.close()
-    assert len(read_run(folder.path).levels) == 1
+    assert [r.sweep for r in read_run(folder.path).levels] == [0, 2]
+
+
+def test_a_record_is_with_the_kernel_when_append_returns(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "cpu") as folder:
+        folder.write_manifest(manifest())
+        folder.append(request_record())
+        # Read through another handle, while the writer has neither flushed nor closed.
+        assert len(read_run(folder.path).requests) == 1
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path, "cpu") as folder:
+        folder.write_manifest(manifest(status="running"))
+        assert read_run(folder.path).being_written
+        with pytest.raises(UserError, match="Another kit is writing"):
+            RunFolder.reopen(folder.path, 1, [], 0.0)
+    assert not read_run(folder.path).being_written
+    RunFolder.reopen(folder.path, 1, [], 0.0).close()
+
+
+@given(st.data())
+def test_a_file_cut_anywhere_is_mended_and_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = filled(tmp_path_factory.mktemp("mend"))
+    whole = (path / SAMPLES).read_bytes()
+    at = data.draw(st.integers(0, len(whole)))
+    (path / SAMPLES).write_bytes(whole[:at])
+    before = read_run(path)
+    with RunFolder.reopen(path, 1, ["kit"], 5.0) as folder:
+        folder.append(level_record(sweep=7))
+    after = read_run(path)
+    assert after.truncated_lines == 0
+    assert after.resumes == 1
+    assert [r.sweep for r in after.levels if r.sweep == 7] == [7]
+    assert len(after.requests) + len(after.set_aside) == len(before.requests)
 
 
 def test_unwritable_parent_is_said(tmp_path: Path) -> None:
