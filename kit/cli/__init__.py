@@ -15,6 +15,7 @@ from kit.cli.containers import compose_group, image_group
 from kit.cli.lossless import lossless
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair
+from kit.cli.patches import patches_group
 from kit.cli.results import check, compare, golden_group
 from kit.cli.run import bench, reproduce, serve
 from kit.cli.show import scenarios, show
@@ -26,7 +27,7 @@ SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
     ("Judge", ["check", "compare", "lossless", "golden"]),
     ("Look", ["scenarios", "show", "fingerprint"]),
-    ("Prepare", ["pair", "compose", "image"]),
+    ("Prepare", ["pair", "patches", "compose", "image"]),
 ]
 
 
@@ -81,6 +82,7 @@ for command in (
     show,
     fingerprint_group,
     pair,
+    patches_group,
     compose_group,
     image_group,
 ):

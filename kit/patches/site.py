@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
+import py_compile
+import re
+import sysconfig
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.errors import UserError
 from kit.patches.diff import patched, reverse
 from kit.patches.series import (
     VERSION,
@@ -19,8 +22,6 @@ from kit.patches.series import (
     checksums,
     sha256,
 )
-
-from kit.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,12 @@ def installed_version(site: Path) -> str | None:
     """Return SGLang's version in ``site`` by the name of its metadata folder, else by ``sglang/_version.py``."""
     for folder in sorted(site.glob("sglang-*.dist-info")):
         return folder.name.removeprefix("sglang-").removesuffix(".dist-info")
-    with contextlib.suppress(OSError):
-        for line in (site / "sglang" / "_version.py").read_text("utf-8").splitlines():
-            name, _, value = line.partition("=")
-            if name.strip() in ("__version__", "version", "__version__ = version") and "'" in value:
-                return value.strip().strip("'\"")
-    return None
+    try:
+        text = (site / "sglang" / "_version.py").read_text("utf-8")
+    except OSError:
+        return None
+    found = re.search(r"""^__version__ = (?:version = )?['"]([^'"]+)['"]""", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _checked(site: Path | None) -> Path:
@@ -197,7 +198,7 @@ def _known(site: Path, states: list[FileStates]) -> list[FileReport]:
 
 
 def apply(
-    *, site: Path | None = None, folder: Path | None = None, dry_run: bool = False
+    site: Path | None = None, *, folder: Path | None = None, dry_run: bool = False
 ) -> Outcome:
     """Bring every file of the series to its patched state; a second call does nothing.
 
@@ -229,7 +230,7 @@ def apply(
 
 
 def revert(
-    *, site: Path | None = None, folder: Path | None = None, dry_run: bool = False
+    site: Path | None = None, *, folder: Path | None = None, dry_run: bool = False
 ) -> Outcome:
     """Take the whole series back; files that it created are removed.
 
@@ -275,7 +276,19 @@ def _finish(
                 f"The files of SGLang in {site} cannot be written ({e.strerror}); nothing was changed.",
                 "Run as the owner of that environment.",
             ) from e
+        _compile(site, new)
     return Outcome(site, tuple(new), dry_run, tuple(live(site, folder)))
+
+
+def _compile(site: Path, new: dict[str, bytes | None]) -> None:
+    """Renew the bytecode: where it may not be written later, each server process would compile anew."""
+    ours = site == Path(sysconfig.get_paths()["purelib"]).resolve()
+    for name, data in new.items():
+        path = site / name
+        for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            stale.unlink(missing_ok=True)
+        if ours and data is not None:
+            py_compile.compile(str(path), quiet=2)
 
 
 def write_all(

@@ -1,7 +1,7 @@
 """A strict applier of unified diffs: no fuzz, no moved hunks, no ``patch`` program.
 
 Enough of the format for a series of source patches: several files in one diff, new files (``--- /dev/null``), files
-without a newline at their end. Deleted and renamed files are refused.
+without a newline at their end, the extra lines that git writes. Deleted, renamed and binary files are refused.
 """
 
 from __future__ import annotations
@@ -13,11 +13,20 @@ from kit.errors import UserError
 
 _HUNK = re.compile(r"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _NO_NEWLINE = "\\ No newline at end of file"
+# Lines of git between two files that say nothing which the rest does not say.
+_GIT = ("diff --git ", "index ", "new file mode ")
+_REFUSED = ("deleted file mode ", "rename ", "copy ", "old mode ", "new mode ", "Binary files ")
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """One hunk: ``start`` is the 1-based first line of ``old`` in the file (0 where ``old`` is empty)."""
+    """One hunk.
+
+    Attributes:
+        start: 1-based line where ``old`` begins; where ``old`` is empty, the line that ``new`` follows.
+        old: Lines before, each with its line end.
+        new: Lines after.
+    """
 
     start: int
     old: tuple[str, ...]
@@ -31,6 +40,11 @@ class FileDiff:
     path: str
     creates: bool
     hunks: tuple[Hunk, ...] = field(default_factory=tuple)
+
+
+def split_lines(text: str) -> list[str]:
+    """Split at ``\\n`` only, keeping it: ``str.splitlines`` also splits at form feeds and the like."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _path(line: str) -> str:
@@ -52,11 +66,20 @@ def parse(text: str) -> tuple[str, list[FileDiff]]:
     Raises:
         UserError: the text is no unified diff that this module applies.
     """
-    lines = text.splitlines(keepends=True)
-    first = next((i for i, line in enumerate(lines) if line.startswith("--- ")), len(lines))
+    lines = split_lines(text)
+    starts = ("--- ", "diff --git ")
+    first = next((i for i, line in enumerate(lines) if line.startswith(starts)), len(lines))
     files: list[FileDiff] = []
     i = first
     while i < len(lines):
+        if lines[i].startswith(_REFUSED):
+            raise UserError(
+                f"Line {i + 1} of a patch is not supported: {lines[i].rstrip()!r}.",
+                "Only changed and new text files can be patched.",
+            )
+        if lines[i].startswith(_GIT):
+            i += 1
+            continue
         if not lines[i].startswith("--- ") or i + 1 >= len(lines):
             raise UserError(f"Line {i + 1} of a patch is no file header: {lines[i].rstrip()!r}.")
         if not lines[i + 1].startswith("+++ "):
@@ -69,9 +92,13 @@ def parse(text: str) -> tuple[str, list[FileDiff]]:
         while i < len(lines) and lines[i].startswith("@@"):
             hunk, i = _hunk(lines, i)
             hunks.append(hunk)
+        if any(diff.path == new for diff in files):
+            raise UserError(f"A patch names {new} twice.", "Join its hunks.")
         if not hunks:
             raise UserError(f"A patch names {new} and changes nothing in it.")
         files.append(FileDiff(new, old == "/dev/null", tuple(hunks)))
+    if not files:
+        raise UserError("A patch changes no file.", "Restore it from the repository.")
     return "".join(lines[:first]), files
 
 
@@ -79,7 +106,7 @@ def _hunk(lines: list[str], i: int) -> tuple[Hunk, int]:
     match = _HUNK.match(lines[i])
     if match is None:
         raise UserError(f"Line {i + 1} of a patch is no hunk header: {lines[i].rstrip()!r}.")
-    want_old, want_new = int(match[2] or 1), int(match[4] or 1)
+    want_old, want_new = (1 if n is None else int(n) for n in (match[2], match[4]))
     at = i + 1
     i += 1
     old: list[str] = []
@@ -115,7 +142,7 @@ def patched(content: str | None, diff: FileDiff) -> str:
     if (content is None) != diff.creates:
         state = "does not exist" if content is None else "exists already"
         raise UserError(f"{diff.path} {state}.", "Reinstall SGLang and apply the series again.")
-    lines = (content or "").splitlines(keepends=True)
+    lines = split_lines(content or "")
     out: list[str] = []
     at = 0
     for hunk in diff.hunks:

@@ -8,9 +8,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.patches.diff import FileDiff, parse, patched
-
 from kit.errors import UserError
+from kit.patches.diff import FileDiff, parse, patched
 from kit.paths import project_root
 
 VERSION = "0.5.12.post1"
