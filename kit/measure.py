@@ -26,6 +26,7 @@ from kit.records import (
     PlanConfig,
     RequestRecord,
 )
+from kit.resume import Resumed, passes_of
 from kit.runfolder import RunFolder
 from kit.scenarios import Rig, Scenario, ServerCommand
 from kit.schedule import Clock, Step, launch_order
@@ -74,7 +75,8 @@ class Measurement:
     """What one run needs; made by the command, used by :func:`measure`.
 
     ``more`` is asked after the planned launches, with their number, and says why another one is wanted, a sentence
-    each; none ends the run. ``ends_at`` is a reading of ``time.monotonic``: no step starts after it.
+    each; none ends the run. ``ends_at`` is a reading of ``time.monotonic``: no step starts after it. With ``resumed``
+    passes that the run folder holds already are left out, and so are servers that have none left.
     """
 
     plan: PlanConfig
@@ -91,6 +93,13 @@ class Measurement:
     more: Callable[[int], Sequence[str]] = field(default=lambda _launches: ())
     stream: bool = False
     ends_at: float | None = None
+    resumed: Resumed | None = None
+
+    def left(self, scenario: str, launch: int) -> list[tuple[int, int]]:
+        """Return sweep and level of each pass of one server that is to be measured."""
+        if self.resumed is None:
+            return passes_of(self.plan)
+        return self.resumed.left(self.plan, scenario, launch)
 
 
 class _TimeIsUpError(Exception):
@@ -123,9 +132,10 @@ def measure(job: Measurement) -> str:
 def _all_launches(job: Measurement) -> None:
     broken: set[str] = set()
     launch = 0
+    begun = job.resumed.launches if job.resumed else 0
     while True:
         for name in launch_order(job.plan.scenarios, launch):
-            if name in broken:
+            if name in broken or not job.left(name, launch):
                 job.clock.skip_server(name, launch)
                 continue
             _check_time(job)
@@ -134,6 +144,10 @@ def _all_launches(job: Measurement) -> None:
                 broken.add(name)
         launch += 1
         if launch < job.plan.launches:
+            continue
+        if launch < begun:
+            # A launch beyond the plan that was decided before the run was cut short.
+            job.clock.add_launch(launch)
             continue
         if len(broken) == len(job.plan.scenarios) or not _another(job, launch):
             return
@@ -163,6 +177,7 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
     step = Step("start", name, launch)
     log = job.folder.log_path(name, launch)
     where: dict[str, int] = {}
+    passes = job.left(name, launch)
     job.observer.starting(step, job.clock.left_s())
     begun = time.monotonic()
     try:
@@ -175,11 +190,11 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
             ready = time.monotonic() - begun
             job.clock.done(step, ready)
             _record_launch(job, name, launch, ready, server)
-            _warm_up(job, server, name, launch, where)
-            for sweep in range(job.plan.sweeps):
-                for level in job.plan.levels:
-                    where.update(sweep=sweep, level=level)
-                    _one_pass(job, server, Step("sweep", name, launch, level, sweep))
+            levels = [c for c in job.plan.levels if any(c == level for _, level in passes)]
+            _warm_up(job, server, name, launch, levels, where)
+            for sweep, level in passes:
+                where.update(sweep=sweep, level=level)
+                _one_pass(job, server, Step("sweep", name, launch, level, sweep))
     except EngineError as error:
         record = FailureRecord(
             t=time.time(),
@@ -245,16 +260,24 @@ def _record_launch(
         log=str(job.folder.log_path(name, launch).relative_to(job.folder.path)),
         proof=proof,
         container=server.details(),
+        start=job.folder.start,
     )
+    if job.resumed is not None:
+        job.resumed.check_patches(name, proof.patches_live)
     job.folder.append(record)
     job.observer.launched(record)
 
 
 def _warm_up(
-    job: Measurement, server: ServerHandle, name: str, launch: int, where: dict[str, int]
+    job: Measurement,
+    server: ServerHandle,
+    name: str,
+    launch: int,
+    levels: Sequence[int],
+    where: dict[str, int],
 ) -> None:
     """Repeat each level with prompts of its own until two passes agree, at most ``max_warm_passes`` times."""
-    for level in job.plan.levels:
+    for level in levels:
         where.update(sweep=-1, level=level)
         last = 0.0
         for warm in range(job.rig.repetition.max_warm_passes):

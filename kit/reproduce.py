@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from kit.measure import Measurement, Observer, measure
 from kit.planted import PairSpec, Plan, expected_accept_length, make_pair
 from kit.prompts import PromptSource, tokenize_chat
 from kit.records import Manifest, PlanConfig, RunData, RunStatus
+from kit.resume import Resumed, check_same, digest_of_models
 from kit.runfolder import RunFolder, read_run
 from kit.scenarios import (
     ModelPaths,
@@ -107,6 +109,7 @@ def plan_config(rig: Rig, wanted: Wanted) -> PlanConfig:
         warm_output_tokens=rig.repetition.warm_output_tokens,
         input_tokens=rig.load.input_tokens,
         requests={level: rig.load.requests_at(level, protocol) for level in levels},
+        stream=wanted.stream,
     )
 
 
@@ -177,7 +180,6 @@ def require_engine() -> None:
 
 
 def _manifest(
-    folder: RunFolder,
     command: Sequence[str],
     rig: Rig,
     scenarios: dict[str, Scenario],
@@ -195,7 +197,7 @@ def _manifest(
     if models.plan_dir is None:
         pair |= {"target": Path(models.target).name, "draft": Path(models.draft).name}
     return Manifest(
-        run_id=folder.path.name,
+        run_id="",
         kit_version=kit.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=list(command),
@@ -219,6 +221,8 @@ def _manifest(
         patches=[],
         git_commit=git_commit(paths.project_root()),
         lock=os.environ.get("KIT_LOCK_NAME"),
+        image_digest=getattr(backend, "image_digest", None),
+        pair_digest=digest_of_models(models),
         caveat=rig.caveat,
     )
 
@@ -250,6 +254,7 @@ def run(
     more: Callable[[Path, int], Sequence[str]] | None = None,
     ends_at: float | None = None,
     earlier: RunData | None = None,
+    resumed: Resumed | None = None,
 ) -> Path:
     """Measure and return the run folder. Its status says whether everything was measured.
 
@@ -267,12 +272,13 @@ def run(
         more: Called with the run folder and the number of launches; says why another one is wanted.
         ends_at: Reading of ``time.monotonic`` after which no step starts.
         earlier: A run of the same rig, for a better estimate of the time.
+        resumed: A run to go on with, by its own plan; ``wanted`` and ``out`` mean nothing then.
 
     Raises:
-        UserError: bad input, port taken, disk full.
+        UserError: bad input, port taken, disk full; the run cannot go on because something changed.
         KeyboardInterrupt: interrupted; the run folder says so and keeps what was measured.
     """
-    plan = plan_config(rig, wanted)
+    plan = resumed.manifest.plan if resumed else plan_config(rig, wanted)
     scenarios = {name: load_scenario(name) for name in plan.scenarios}
     commands = {
         name: command_for(scenario, rig, models, port) for name, scenario in scenarios.items()
@@ -284,10 +290,16 @@ def run(
     else:
         prompts = PromptSource.chat(tokenize_chat(models.target))
     clock = clock_for(plan, golden, earlier)
-    with RunFolder.create(out or paths.runs_dir(), rig.name) as folder:
-        manifest = _manifest(
-            folder, command, rig, scenarios, commands, plan, backend, backend_reason, models
-        )
+    manifest = _manifest(command, rig, scenarios, commands, plan, backend, backend_reason, models)
+    if resumed is None:
+        folder = RunFolder.create(out or paths.runs_dir(), rig.name)
+        manifest = manifest.model_copy(update={"run_id": folder.path.name})
+    else:
+        check_same(resumed.manifest, manifest)
+        manifest = resumed.manifest.model_copy(update={"status": "running", "status_detail": ""})
+        folder = RunFolder.reopen(resumed.path, resumed.start, command, time.time())
+        resumed.tell(clock)
+    with folder:
         folder.write_manifest(manifest)
         observer.opened(folder.path)
         status: RunStatus = "failed"
@@ -306,8 +318,9 @@ def run(
                     clock=clock,
                     pair_plan=pair_plan,
                     more=(lambda n: more(folder.path, n)) if more else (lambda _: ()),
-                    stream=wanted.stream,
+                    stream=plan.stream,
                     ends_at=ends_at,
+                    resumed=resumed,
                 )
             )
             failures = read_run(folder.path).failures

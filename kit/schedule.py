@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -126,6 +126,14 @@ class Clock:
         """Forget the rest of a server that failed."""
         for step in [s for s in self._left if (s.scenario, s.launch) == (scenario, launch)]:
             del self._left[step]
+
+    def skip_measured(self, scenario: str, launch: int, left: Collection[tuple[int, int]]) -> None:
+        """Forget the passes of a server but those ``left`` (sweep, level), which an earlier attempt measured."""
+        levels = {level for _, level in left}
+        for step in [s for s in self._left if (s.scenario, s.launch) == (scenario, launch)]:
+            measured = step.kind == "sweep" and (step.sweep, step.level) not in left
+            if not left or measured or (step.kind == "warm" and step.level not in levels):
+                del self._left[step]
 
     def add_launch(self, launch: int) -> None:
         """Add a launch that the plan did not have."""
