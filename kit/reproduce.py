@@ -24,7 +24,7 @@ from kit.measure import Measurement, Observer, measure
 from kit.planted import PairSpec, Plan, expected_accept_length, make_pair
 from kit.prompts import PromptSource, tokenize_chat
 from kit.records import Manifest, PlanConfig, RunData, RunStatus
-from kit.resume import Resumed, check_same, digest_of_models
+from kit.resume import Resumed, check_plan, check_same, digest_of_models
 from kit.runfolder import RunFolder, read_run
 from kit.scenarios import (
     ModelPaths,
@@ -110,6 +110,20 @@ def plan_config(rig: Rig, wanted: Wanted) -> PlanConfig:
         input_tokens=rig.load.input_tokens,
         requests={level: rig.load.requests_at(level, protocol) for level in levels},
         stream=wanted.stream,
+    )
+
+
+def resumed_wanted(plan: PlanConfig) -> Wanted:
+    """Return what asks for ``plan`` again."""
+    return Wanted(
+        scenarios=plan.scenarios,
+        levels=plan.levels,
+        protocol=plan.protocol,
+        launches=plan.launches,
+        sweeps=plan.sweeps,
+        max_launches=plan.max_launches,
+        output_tokens=plan.output_tokens,
+        stream=plan.stream,
     )
 
 
@@ -278,7 +292,9 @@ def run(
         UserError: bad input, port taken, disk full; the run cannot go on because something changed.
         KeyboardInterrupt: interrupted; the run folder says so and keeps what was measured.
     """
-    plan = resumed.manifest.plan if resumed else plan_config(rig, wanted)
+    plan = plan_config(rig, resumed_wanted(resumed.manifest.plan) if resumed else wanted)
+    if resumed is not None:
+        check_plan(resumed.manifest, plan)
     scenarios = {name: load_scenario(name) for name in plan.scenarios}
     commands = {
         name: command_for(scenario, rig, models, port) for name, scenario in scenarios.items()
@@ -290,7 +306,11 @@ def run(
     else:
         prompts = PromptSource.chat(tokenize_chat(models.target))
     clock = clock_for(plan, golden, earlier)
-    manifest = _manifest(command, rig, scenarios, commands, plan, backend, backend_reason, models)
+    recorded = commands
+    if resumed is not None and resumed.port:
+        # Another port than the run had changes nothing that is measured.
+        recorded = {n: command_for(s, rig, models, resumed.port) for n, s in scenarios.items()}
+    manifest = _manifest(command, rig, scenarios, recorded, plan, backend, backend_reason, models)
     if resumed is None:
         folder = RunFolder.create(out or paths.runs_dir(), rig.name)
         manifest = manifest.model_copy(update={"run_id": folder.path.name})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ class Resumed:
     planned: int
     patches_live: dict[str, list[str]]
 
+    def text(self) -> str:
+        """Return what is there, as a sentence."""
+        return f"goes on with {self.manifest.run_id}: {len(self.done)} of {self.planned} planned passes are measured"
+
     def left(self, plan: PlanConfig, scenario: str, launch: int) -> list[tuple[int, int]]:
         """Return sweep and level of each pass of one server that is still to be measured, in order."""
         return [p for p in passes_of(plan) if (scenario, launch, *p) not in self.done]
@@ -82,8 +87,8 @@ class Resumed:
         for scenario in self.manifest.scenarios.values():
             argv = scenario.get("argv") or []
             for flag, value in itertools.pairwise(argv):
-                if flag == "--port" and str(value).isdigit():
-                    return int(value)
+                if flag == "--port" and re.fullmatch(r"[1-9]\d{0,4}", str(value)):
+                    return min(int(value), 65535)
         return None
 
 
@@ -196,6 +201,17 @@ def change(old: Manifest, new: Manifest) -> str | None:
         if before != after:
             return f"the scenario {name} changed ({_changed_key(before, after)})"
     return None
+
+
+def check_plan(old: Manifest, now: PlanConfig) -> None:
+    """Refuse a plan that the rig file does not give any more.
+
+    Raises:
+        UserError: it differs.
+    """
+    if old.plan != now:
+        key = _changed_key(old.plan.model_dump(), now.model_dump())
+        raise UserError(f"The run {old.run_id} cannot go on: its plan changed ({key}).", NEW_RUN)
 
 
 def check_same(old: Manifest, new: Manifest) -> None:

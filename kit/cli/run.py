@@ -28,12 +28,14 @@ from kit.cli.options import (
     rig_option,
     scenario_option,
 )
+from kit.cli.resume import chosen_port, resume_option, take_up
 from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
 from kit.load.selftest import self_test
 from kit.records import RunData
 from kit.report.console import ConsoleObserver, duration
 from kit.report.text import print_verdict
+from kit.resume import Resumed
 from kit.runfolder import VERDICT, dump, latest_run, read_run, write_atomic
 from kit.scenarios import Rig, load_scenario
 
@@ -155,6 +157,7 @@ def _golden(rig: Rig, path: Path | None) -> Golden | None:
     help="Golden file to judge against. Default: golden/RIG.yaml.",
 )
 @click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
+@resume_option
 @port_option
 @_out_option
 @click.option("--quiet", is_flag=True, help="Print the verdict line only.")
@@ -173,6 +176,7 @@ def reproduce(
     url: str | None,
     golden_file: Path | None,
     stream: bool,
+    resume: Path | None,
     port: int,
     out: Path | None,
     quiet: bool,
@@ -185,9 +189,15 @@ def reproduce(
       kit reproduce
       kit reproduce --rig cpu -s baseline -s spec-v2 --levels 1,4
       kit reproduce --budget 15m
+      kit reproduce --resume runs/20261201T101500Z-cpu
     """
     if budget is not None and (launches or sweeps):
         raise click.UsageError("--budget plans launches and sweeps: give it or them, not both")
+    resumed = take_up(ctx, resume) if resume else None
+    if resumed is not None:
+        rig, backend = str(resumed.manifest.rig.get("name")), resumed.manifest.backend
+        scenarios = tuple(resumed.manifest.plan.scenarios)
+        port = chosen_port(ctx, resumed, port)
     ctx.exit(
         _measure_and_judge(
             rig=rig,
@@ -205,6 +215,7 @@ def reproduce(
             quiet=quiet,
             as_json=as_json,
             budget_s=budget,
+            resumed=resumed,
         )
     )
 
@@ -226,6 +237,7 @@ def _measure_and_judge(
     quiet: bool,
     as_json: bool,
     budget_s: float | None = None,
+    resumed: Resumed | None = None,
 ) -> int:
     # With --json only the verdict goes to standard output.
     console = Console(stderr=as_json)
@@ -245,10 +257,12 @@ def _measure_and_judge(
         stream=stream,
         protocol=cast("Literal['published', 'steady'] | None", protocol),
     )
+    if resumed is not None:
+        wanted = pipeline.resumed_wanted(resumed.manifest.plan)
     plan = pipeline.plan_config(chosen, wanted)
     earlier = _earlier(chosen, out)
     budgeted = None
-    if budget_s is not None:
+    if budget_s is not None and resumed is None:
         clock = pipeline.clock_for(plan, golden, earlier)
         budgeted = plan_for(budget_s, plan, clock, golden, earlier)
         wanted = dataclasses.replace(
@@ -270,6 +284,8 @@ def _measure_and_judge(
             )
             if budgeted is not None:
                 observer.note(f"budget {duration(budget_s or 0)}: {budgeted.text()}")
+            if resumed is not None:
+                observer.note(resumed.text())
             if chosen.caveat:
                 observer.note(chosen.caveat)
             models = pipeline.ensure_pair(chosen, observer.note)
@@ -289,6 +305,7 @@ def _measure_and_judge(
                 ],
                 ends_at=None if budget_s is None else begun + budget_s,
                 earlier=earlier,
+                resumed=resumed,
             )
     except KeyboardInterrupt:
         return _interrupted(observer)
@@ -316,7 +333,8 @@ def _interrupted(observer: ConsoleObserver) -> int:
         click.echo(
             f"kit: Interrupted; {passes} measured passes and {len(data.requests)} requests are kept in "
             f"{observer.folder}\n"
-            f"     Judge them with `kit check {observer.folder}`.",
+            f"     Judge them with `kit check {observer.folder}`, or go on with "
+            f"`kit reproduce --resume {observer.folder}`.",
             err=True,
         )
     return INTERRUPTED
