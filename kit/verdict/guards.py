@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from kit import stats
+from kit.attempts import finished, planned_passes
 from kit.golden import Golden
 from kit.records import LevelRecord, RequestRecord, RunData
 from kit.verdict.model import Finding
@@ -307,12 +308,32 @@ def outlying(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
 def incomplete(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
     """The run was interrupted, or its file has lines that cannot be read."""
     if run.manifest.status in ("interrupted", "running"):
+        state = {True: "still being measured", False: "cut short: its kit was killed"}[
+            run.being_written
+        ]
+        if run.manifest.status == "interrupted":
+            state = "interrupted"
         yield Finding(
             id="incomplete",
             severity="warning",
-            seen=f"The run is {run.manifest.status}: not everything that was planned was measured.",
+            seen=f"The run is {state}; {len(finished(run.levels))} of {planned_passes(run.manifest.plan)} planned "
+            f"passes and {len(run.requests)} requests are there.",
             why="What was measured is judged; what is missing is not.",
-            remedy="Run it again for the rest.",
+            remedy="Wait for its end."
+            if run.being_written
+            else "Measure the rest with `kit reproduce --resume RUN`.",
+        )
+    if run.resumes:
+        failed = f"; before, {run.healed[0].sentence}" if run.healed else ""
+        yield Finding(
+            id="resumed",
+            severity="warning" if run.healed else "note",
+            seen=f"The run was taken up again {run.resumes} time{'s'[: run.resumes > 1]}; {len(run.set_aside)} "
+            f"requests of passes that were cut short or failed are set aside, and those passes were measured again"
+            f"{failed}",
+            why="A launch may have been served by more than one server start, so the noise between launches is "
+            "known a little less well.",
+            remedy="Nothing; the records of both attempts are in samples.jsonl.",
         )
     if run.truncated_lines:
         yield Finding(
