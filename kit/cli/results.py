@@ -11,6 +11,7 @@ from rich.console import Console
 from kit import verdict as judging
 from kit.cli.options import json_option, resolve_run
 from kit.golden import golden_for, golden_path, read_golden, to_yaml, write_golden
+from kit.merge import merge
 from kit.recording import differences, record
 from kit.report.text import print_verdict
 from kit.runfolder import VERDICT, dump, read_run, write_atomic
@@ -77,7 +78,7 @@ def golden_group() -> None:
 
 
 @golden_group.command("record")
-@run_argument
+@click.argument("runs", nargs=-1, type=click.Path(file_okay=False, path_type=Path))
 @click.option("--note", required=True, help="Provenance in words: machine, conditions.")
 @click.option(
     "--out",
@@ -92,15 +93,14 @@ def golden_group() -> None:
     show_default=True,
     help="claims: absolute throughput is only reported (rigs that are many machines).",
 )
-def golden_record(run: Path | None, note: str, out: Path | None, decides: str) -> None:
-    """Write a golden file from a valid run of at least two launches.
+def golden_record(runs: tuple[Path, ...], note: str, out: Path | None, decides: str) -> None:
+    """Write a golden file from valid runs with at least two launches together (default: the latest run).
 
     The claims of the file that it replaces (or of the rig's own) are kept, with the ratios of this run.
 
     Example: kit golden record runs/RUN --note "idle host, 2 cores"
     """
-    folder = resolve_run(run)
-    data = read_run(folder)
+    data = merge([read_run(resolve_run(run)) for run in runs or (None,)])
     rig = str(data.manifest.rig["name"])
     target = out or golden_path(rig)
     before = read_golden(target) if target.is_file() else golden_for(rig)
