@@ -58,7 +58,7 @@ def merge(runs: Sequence[RunData]) -> RunData:
         [{c: run.manifest.plan.requests[c] for c in levels} for run in runs],
     )
     _same(runs, "live patches", [_patches(run, names) for run in runs])
-    counts = [1 + max(x.launch for x in (*run.launches, *run.levels)) for run in runs]
+    counts = [1 + max(r.launch for r in run.levels) for run in runs]
     offsets = [0, *accumulate(counts)]
 
     def kept(record: LevelRecord | RequestRecord) -> bool:
