@@ -34,7 +34,9 @@ ls -l /proc/self/fd | grep -q setup/lock || {{ echo "the lock is not held"; exit
 if [ -n "$FAIL" ]; then case "$*" in $FAIL) echo "${{WORDS:-no such version}}"; exit 1;; esac; fi
 for last; do :; done
 case "$*" in
-  venv*) mkdir -p "$last/bin"; printf '#!/bin/sh\\nexit 0\\n' > "$last/bin/python"
+  venv*) mkdir -p "$last/bin"
+         printf '#!/bin/sh\\necho "python $*" >> "{calls}"\\ncase "$*" in $PYFAIL) exit 2;; esac\\n' \
+           > "$last/bin/python"
          chmod +x "$last/bin/python"; echo > "$last/new";;
   *-e*) touch {root}/.venv.tmp/bin/kit; chmod +x {root}/.venv.tmp/bin/kit;;
 esac
@@ -94,6 +96,21 @@ def test_first_set_up_installs_torch_the_lock_and_the_kit(checkout: Checkout) ->
     assert all("--no-deps" in line for line in checkout.installs)
     assert not (checkout.root / ".venv.tmp").exists()
     assert notes(checkout)["torch"] == "wheel"
+
+
+def test_the_patches_are_applied_and_verified_after_the_packages(checkout: Checkout) -> None:
+    checkout.set_up()
+    lines = checkout.calls.read_text().splitlines()
+    apply = lines.index("python -m kit patches apply")
+    assert lines[apply + 1] == "python -m kit patches verify"
+    assert all(lines.index(line) < apply for line in checkout.installs)
+
+
+@pytest.mark.parametrize("what", ["apply", "verify"])
+def test_a_failing_patch_step_leaves_no_environment(checkout: Checkout, what: str) -> None:
+    with pytest.raises(UserError, match=rf"patching SGLang \({what}\)"):
+        checkout.set_up(PYFAIL=f"*patches {what}")
+    assert not (checkout.root / ".venv").exists()
 
 
 def test_second_set_up_calls_nothing(

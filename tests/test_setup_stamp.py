@@ -57,6 +57,18 @@ def test_another_lock_makes_it_stale(checkout: Path, venv: Path) -> None:
     assert not stamp.is_fresh(venv, inputs(checkout))
 
 
+@pytest.mark.parametrize("name", ["0001-a.patch", "series", "checksums.json"])
+def test_another_patch_makes_it_stale(checkout: Path, venv: Path, name: str) -> None:
+    (checkout / "patches").mkdir()
+    for each in ("0001-a.patch", "series", "checksums.json", "README.md"):
+        (checkout / "patches" / each).write_text("old\n")
+    stamp.write(venv, inputs(checkout), {})
+    (checkout / "patches" / "README.md").write_text("only words\n")
+    assert stamp.is_fresh(venv, inputs(checkout))
+    (checkout / "patches" / name).write_text("new\n")
+    assert not stamp.is_fresh(venv, inputs(checkout))
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [("click>=8.1", "click>=8.2"), ("kit.cli:main", "kit.cli:other"), ("0.1.0", "0.2.0")],

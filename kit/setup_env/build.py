@@ -1,4 +1,4 @@
-"""Making ``.venv``: uv, the environment, torch, the lock, the kit itself, the stamp, in this order.
+"""Making ``.venv``: uv, the environment, torch, the lock, the kit itself, the patches, the stamp, in this order.
 
 The environment grows in ``.venv.tmp`` and takes its place at the very end, so an interrupted set-up
 leaves the old one usable and the next one starts clean; what was fetched lies in uv's cache.
@@ -170,7 +170,7 @@ class Build:
         self.runner = Runner(site.root, site.cache / "setup.log", environ, (hold,))
         self.install: list[str] = []
         self.step = 0
-        self.steps = 5 if choice.kind == "cpu" else 4
+        self.steps = 6 if choice.kind == "cpu" else 5
 
     def run(self, want: dict[str, object]) -> None:
         """Make the environment.
@@ -210,6 +210,9 @@ class Build:
         self.tell("the kit itself, editable")
         kit = [*self.install, "--no-build-isolation", "-e", str(self.site.root)]
         self.attempt("installing the kit", kit)
+        self.tell("the patches to SGLang, all switched off")
+        for what in ("apply", "verify"):
+            self.attempt(f"patching SGLang ({what})", [python, "-m", "kit", "patches", what])
         self.tell("a look whether torch loads")
         loads = "import torch, kit; print(torch.__version__, torch.ones(2).sum().item())"
         self.attempt("loading torch", [python, "-c", loads])

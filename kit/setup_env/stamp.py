@@ -40,6 +40,15 @@ def project_digest(pyproject: Path) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
+def series_digest(folder: Path) -> str:
+    """Return the SHA-256 of the patch series in ``folder``: which patches, in which order, with which content."""
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.patch"), *folder.glob("series"), *folder.glob("*.json")]):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.name} {content}\n".encode())
+    return digest.hexdigest()
+
+
 def expected(root: Path, locks: Iterable[Path], python: str) -> dict[str, object]:
     """Return the stamp that an environment made now would carry.
 
@@ -55,6 +64,7 @@ def expected(root: Path, locks: Iterable[Path], python: str) -> dict[str, object
         "python": python,
         "locks": files,
         "project": project_digest(root / "pyproject.toml"),
+        "patches": series_digest(root / "patches"),
     }
 
 
