@@ -136,16 +136,22 @@ def test_error_in_the_body_still_stops_the_server(
     assert marked_left(server.mark) == []
 
 
-def test_interrupt_at_the_birth_of_the_server_leaves_nothing(
-    stub_command: Make, free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["stub_server.py", "kit.backends.reaper"])
+def test_interrupt_at_the_birth_of_a_process_leaves_nothing(
+    moment: str,
+    stub_command: Make,
+    free_port: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real, before = subprocess.Popen, signal.getsignal(signal.SIGINT)
     born: list[subprocess.Popen[bytes]] = []
 
     def interrupted(*args: object, **options: object) -> subprocess.Popen[bytes]:
         child: subprocess.Popen[bytes] = real(*args, **options)  # type: ignore[call-overload]
-        born.append(child)
-        os.kill(os.getpid(), signal.SIGINT)
+        if moment in str(args[0]):
+            born.append(child)
+            os.kill(os.getpid(), signal.SIGINT)
         return child
 
     monkeypatch.setattr("kit.backends.process.subprocess.Popen", interrupted)

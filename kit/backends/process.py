@@ -1,36 +1,38 @@
 """Run the server as a process group on this host.
 
 Stopping goes interrupt → terminate → kill, each with a named patience, and ends with a check that no process of
-the group, nor any process that carries this server's mark in its environment, is left.
+the group, nor any process that carries this server's mark in its environment, is left. Shared memory and temporary
+files of the server go with it (:mod:`kit.backends.leftovers`); a second process does the same if this one is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from kit import known_issues
+from kit.backends import leftovers
 from kit.backends.base import wait_until_decoding
+from kit.backends.leftovers import MARK
 from kit.errors import EngineError, UserError
+from kit.interrupts import interrupt_held_back
 from kit.scenarios import ServerCommand
 
 INTERRUPT_PATIENCE_S = 8.0
 TERMINATE_PATIENCE_S = 5.0
 KILL_PATIENCE_S = 5.0
 TAIL_LINES = 30
-MARK = "KIT_SERVER_ID"
 # Secrets that a server needs but nobody may print.
 SECRET_NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
@@ -75,38 +77,47 @@ def explain_death(log: Path, status: str) -> EngineError:
     )
 
 
-def _marked(mark: str) -> list[psutil.Process]:
-    """Return live processes that carry ``mark`` in their environment: children that left the group too."""
-    found = []
-    for process in psutil.process_iter():
+@contextlib.contextmanager
+def reserve_port(port: int) -> Iterator[None]:
+    """Keep other kits off a port while a server is starting, running and stopping.
+
+    A server listens only after it has loaded its model; until then another kit would find the port free, start a
+    second server on it, and measure the first one. The reservation is a socket in Linux's abstract namespace: it has
+    no file, and the kernel drops it when this process ends, however it ends.
+
+    Raises:
+        UserError: another kit holds the port.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
         try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.Error, OSError):
-            continue
-    return found
+            held.bind(f"\0kit-port-{port}")
+        except OSError:
+            raise UserError(
+                f"Another kit runs a server on port {port}.",
+                "Wait until it is done, or choose another port with --port.",
+            ) from None
+        yield
 
 
 @contextlib.contextmanager
-def interrupt_held_back() -> Iterator[None]:
-    """Hold a Ctrl-C back until the block is done: between a process's birth and knowing it, it would be orphaned.
-
-    The child is not affected: a handled signal is back at its default after exec.
-
-    Raises:
-        KeyboardInterrupt: one came meanwhile.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+def reaper(mark: str) -> Iterator[None]:
+    """Keep the process that ends the server with that mark if this one is killed (:mod:`kit.backends.reaper`)."""
+    child: subprocess.Popen[bytes] | None = None
     try:
+        with interrupt_held_back():
+            child = subprocess.Popen(
+                [sys.executable, "-m", "kit.backends.reaper", "--server", mark],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came:
-        raise KeyboardInterrupt
+        if child is not None:
+            # A line: all is cleaned up.
+            with interrupt_held_back(), contextlib.suppress(OSError, subprocess.SubprocessError):
+                child.communicate(b"done\n", timeout=30)
 
 
 class ProcessServer:
@@ -118,6 +129,7 @@ class ProcessServer:
         self.log: Path | None = log
         self._log = log
         self.mark = mark
+        self._memory: set[str] = set()
 
     def alive(self) -> bool:
         """Return whether the server's first process still runs."""
@@ -140,9 +152,24 @@ class ProcessServer:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.child.pid, number)
 
-    def _left(self) -> list[psutil.Process]:
+    def _left(self) -> list[int]:
         self.child.poll()
-        return _marked(self.mark)
+        return leftovers.marked(self.mark)
+
+    def check_listens(self, port: int) -> None:
+        """Make sure that what answers on ``port`` is this server.
+
+        Raises:
+            EngineError: it is somebody else's.
+        """
+        self._memory |= leftovers.shared_memory(self._left())
+        inodes = leftovers.listeners(port)
+        if inodes and not leftovers.holds_socket(self._left(), inodes):
+            raise EngineError(
+                f"Another process answers on port {port}, not the server that was started.",
+                "Stop what listens there or choose another with --port.",
+                tail(self._log),
+            )
 
     def _wait_gone(self, patience_s: float) -> bool:
         deadline = time.monotonic() + patience_s
@@ -159,6 +186,7 @@ class ProcessServer:
             EngineError: a process survived the kill.
         """
         try:
+            self._memory |= leftovers.shared_memory(self._left())
             self._signal(signal.SIGINT)
             if self._wait_gone(INTERRUPT_PATIENCE_S):
                 return
@@ -166,17 +194,19 @@ class ProcessServer:
             if self._wait_gone(TERMINATE_PATIENCE_S):
                 return
         finally:
-            self._kill_rest()
+            # However often somebody presses Ctrl-C: this is short and must be whole.
+            with interrupt_held_back():
+                self._kill_rest()
+                leftovers.remove_shared_memory(self._memory)
+                leftovers.remove_temporary_folder(self.mark)
 
     def _kill_rest(self) -> None:
         self._signal(signal.SIGKILL)
-        for process in self._left():
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        leftovers.signal_all(self._left(), signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.child.wait(KILL_PATIENCE_S)
         if not self._wait_gone(KILL_PATIENCE_S):
-            left = ", ".join(str(p.pid) for p in self._left())
+            left = ", ".join(map(str, self._left()))
             raise EngineError(
                 f"Processes of the server survived the kill: {left}.",
                 f"End them by hand: kill -9 {left.replace(',', '')}",
@@ -208,15 +238,30 @@ class ProcessBackend:
         self.port = port
         self._environ = dict(os.environ) if environ is None else environ
 
-    def start(self, command: ServerCommand, log: Path) -> ProcessServer:
+    def _environment(self, command: ServerCommand, log: Path, mark: str) -> dict[str, str]:
+        run = log.parent.parent.name if log.parent.name == "logs" else log.stem
+        marks = {MARK: mark, leftovers.OWNER: leftovers.owner(), leftovers.RUN: run}
+        # SGLang leaves about ten sockets and files a start in the temporary folder: they get one that goes with it.
+        # Compiled kernels stay where PyTorch would have put them.
+        cache = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+        places = {"TMPDIR": str(leftovers.temporary_folder(mark))}
+        env = {"TORCHINDUCTOR_CACHE_DIR": str(cache), **self._environ, **command.env}
+        return {**env, **marks, **places}
+
+    def start(self, command: ServerCommand, log: Path, mark: str | None = None) -> ProcessServer:
         """Start the server and return at once.
+
+        Args:
+            command: The server's command.
+            log: Where its output goes.
+            mark: Its mark, made up if it is not given.
 
         Raises:
             UserError: the port is taken, or the log cannot be written.
         """
         check_port_free(self.host, self.port)
-        mark = uuid.uuid4().hex
-        env = {**self._environ, **command.env, MARK: mark}
+        mark = mark or uuid.uuid4().hex
+        env = self._environment(command, log, mark)
         # Output must reach the log before a crash, not after.
         env["PYTHONUNBUFFERED"] = "1"
         if "PYTHONPATH" in command.env and self._environ.get("PYTHONPATH"):
@@ -224,6 +269,7 @@ class ProcessBackend:
                 [command.env["PYTHONPATH"], self._environ["PYTHONPATH"]]
             )
         try:
+            leftovers.make_temporary_folder(mark)
             with log.open("ab") as out:
                 child = subprocess.Popen(
                     [self.python, *command.argv],
@@ -234,6 +280,7 @@ class ProcessBackend:
                     start_new_session=True,
                 )
         except OSError as error:
+            leftovers.remove_temporary_folder(mark)
             raise UserError(
                 f"The server cannot be started: {error.strerror or error} ({error.filename}).",
                 "Check the interpreter and that the run folder can be written.",
@@ -251,11 +298,14 @@ class ProcessBackend:
     ) -> Iterator[ProcessServer]:
         """See :meth:`kit.backends.base.Backend.serve`."""
         server: ProcessServer | None = None
-        try:
-            with interrupt_held_back():
-                server = self.start(command, log)
-            wait_until_decoding(server, timeout_s, waiting)
-            yield server
-        finally:
-            if server is not None:
-                server.stop()
+        mark = uuid.uuid4().hex
+        with reserve_port(self.port), reaper(mark):
+            try:
+                with interrupt_held_back():
+                    server = self.start(command, log, mark)
+                wait_until_decoding(server, timeout_s, waiting)
+                server.check_listens(self.port)
+                yield server
+            finally:
+                if server is not None:
+                    server.stop()

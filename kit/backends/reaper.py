@@ -1,8 +1,11 @@
-"""Remove a Compose project if the kit that made it is gone. ``python -m kit.backends.reaper PROJECT``.
+"""Remove a server if the kit that started it is gone.
 
-The kit starts one beside each project and holds the other end of its standard input. A line on it means that the kit
-has cleaned up by itself; its end without a line means that the kit was killed (kill -9, memory), and then the
-containers and networks with the project's label are removed. Only the standard library and the ``docker`` command.
+``python -m kit.backends.reaper PROJECT`` for a Compose project, ``… --server MARK`` for processes of this host.
+
+The kit starts one beside each server and holds the other end of its standard input. A line on it means that the kit
+has cleaned up by itself; its end without a line means that the kit was killed (kill -9, memory). Then the containers
+and networks with the project's label are removed, or the processes with the mark ended and what they leave removed.
+Only the standard library and the ``docker`` command.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+
+from kit.backends.leftovers import end_server
 
 LABEL = "com.docker.compose.project"
 TRIES = 5
@@ -43,15 +48,19 @@ def reap(project: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Wait for the kit's word or its end."""
-    (project,) = sys.argv[1:] if argv is None else argv
+    *kind, name = sys.argv[1:] if argv is None else argv
     # Ctrl-C at a terminal reaches every process of the foreground; this one must outlive it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if sys.stdin.readline() == "":
+    if sys.stdin.readline() != "":
+        return 0
+    if kind == ["--server"]:
+        end_server(name)
+    else:
         # `docker compose up` may still be at work for the dead kit: look again after it had time to finish.
-        reap(project)
+        reap(name)
         time.sleep(3)
-        reap(project)
+        reap(name)
     return 0
 
 

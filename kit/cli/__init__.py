@@ -1,7 +1,7 @@
 """The ``kit`` command: parse, call, print, exit code. No logic lives here.
 
 Exit codes: 0 reproduced, 1 slower or faster, 2 usage or bad input, 3 invalid, 4 inconclusive,
-5 not comparable, 130 interrupted.
+5 not comparable, 130 interrupted (143 by SIGTERM).
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import sys
 
 import click
 
-from kit import __version__
+from kit import __version__, interrupts
 from kit.cli.containers import compose_group, image_group
+from kit.cli.doctor import doctor
 from kit.cli.lossless import lossless
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair
@@ -21,12 +22,10 @@ from kit.cli.run import bench, reproduce, serve
 from kit.cli.show import scenarios, show
 from kit.errors import EngineError, KitError
 
-INTERRUPTED = 130
-
 SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
     ("Judge", ["check", "compare", "lossless", "golden"]),
-    ("Look", ["scenarios", "show", "fingerprint"]),
+    ("Look", ["doctor", "scenarios", "show", "fingerprint"]),
     ("Prepare", ["pair", "patches", "compose", "image"]),
 ]
 
@@ -80,6 +79,7 @@ for command in (
     golden_group,
     scenarios,
     show,
+    doctor,
     fingerprint_group,
     pair,
     patches_group,
@@ -91,12 +91,11 @@ for command in (
 
 def main() -> None:
     """Run the command line; a kit error becomes one sentence and its exit code."""
+    interrupts.heed_termination()
     try:
         status = cli.main(standalone_mode=False, prog_name="kit")
-    except click.exceptions.Abort:
-        sys.exit(INTERRUPTED)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        sys.exit(interrupts.exit_code())
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 import click
 from rich.console import Console
 
-from kit import paths, stats
+from kit import interrupts, paths, stats
 from kit import reproduce as pipeline
 from kit import verdict as judging
 from kit.backends.attach import AttachBackend
@@ -39,7 +39,6 @@ from kit.resume import Resumed
 from kit.runfolder import VERDICT, dump, latest_run, read_run, write_atomic
 from kit.scenarios import Rig, load_scenario
 
-INTERRUPTED = 130
 # The same code as an INVALID run: numbers of such a client would mean nothing.
 CLIENT_TOO_SLOW = 3
 
@@ -337,7 +336,7 @@ def _interrupted(observer: ConsoleObserver) -> int:
             f"`kit reproduce --resume {observer.folder}`.",
             err=True,
         )
-    return INTERRUPTED
+    return interrupts.exit_code()
 
 
 @click.command()
