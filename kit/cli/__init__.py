@@ -13,6 +13,7 @@ import click
 from kit import __version__, interrupts
 from kit.cli.containers import compose_group, image_group
 from kit.cli.doctor import doctor
+from kit.cli.doctor import doctor
 from kit.cli.lossless import lossless
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair

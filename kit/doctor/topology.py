@@ -1,0 +1,153 @@
+"""Checks of how GPUs are wired: PCIe, links, peer access, IOMMU."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+from kit.doctor.gpu import each, no_gpu
+from kit.doctor.model import Check, Seen, ok, unavailable, warning
+from kit.doctor.probes import Host, Job, used_gpus
+from kit.nvml import (
+    P2P_NVLINK,
+    P2P_READ,
+    P2P_STATUS,
+    P2P_WRITE,
+    TOPOLOGY,
+    Gpu,
+    Nvml,
+    current_event_reasons,
+    maybe,
+)
+
+IDLE = 0x1
+P2P_LINK = "https://github.com/NVIDIA/nccl/issues/1999"
+
+
+def link_kind(nvml: Nvml, a: Gpu, b: Gpu) -> str:
+    """Return how two GPUs are linked: NVLINK, or the nearest common ancestor as ``nvidia-smi topo`` names it."""
+    if maybe(nvml, "DeviceGetP2PStatus", a, b, P2P_NVLINK) == 0:
+        return "NVLINK"
+    level = maybe(nvml, "DeviceGetTopologyCommonAncestor", a, b)
+    return TOPOLOGY.get(level, "?") if level is not None else "?"
+
+
+def _pcie(host: Host, job: Job) -> Seen:
+    gpus = used_gpus(host, job)
+    nvml = host.nvml
+    if nvml is None or not gpus:
+        return no_gpu(host, job)
+    words, narrow, asleep, slow = [], False, False, False
+    for gpu in gpus:
+        now = maybe(nvml, "DeviceGetCurrPcieLinkGeneration", gpu)
+        top = maybe(nvml, "DeviceGetMaxPcieLinkGeneration", gpu)
+        width = maybe(nvml, "DeviceGetCurrPcieLinkWidth", gpu)
+        widest = maybe(nvml, "DeviceGetMaxPcieLinkWidth", gpu)
+        if None in (now, top, width, widest):
+            words.append("not told")
+            continue
+        words.append(f"Gen{now} x{width} of Gen{top} x{widest}")
+        narrow = narrow or width < widest
+        if now < top:
+            # An idle GPU lowers its link to save power and raises it at the first transfer.
+            idle = bool((current_event_reasons(nvml, gpu) or 0) & IDLE)
+            asleep, slow = asleep or idle, slow or not idle
+    if set(words) == {"not told"}:
+        return unavailable("the driver does not tell the PCIe link")
+    text = each(gpus, words)
+    if narrow or slow:
+        return warning(
+            text,
+            "Look at slot, riser and BIOS (bifurcation, link speed): the card can do more than the link gives.",
+        )
+    return ok(text + (" (lowered while idle)" if asleep else ""))
+
+
+def _links(host: Host, job: Job) -> Seen:
+    gpus = used_gpus(host, job)
+    if host.nvml is None or not gpus:
+        return no_gpu(host, job)
+    if len(gpus) < 2:
+        return ok("one GPU, no link to another")
+    kinds = Counter(link_kind(host.nvml, a, b) for a, b in itertools.combinations(gpus, 2))
+    text = ", ".join(f"{n} pairs {kind}" for kind, n in kinds.most_common())
+    if set(kinds) == {"?"}:
+        return unavailable("the driver does not tell how the GPUs are linked")
+    if "SYS" in kinds:
+        return warning(
+            text,
+            "Choose GPUs under one CPU socket (CUDA_VISIBLE_DEVICES): SYS goes through the link between sockets.",
+        )
+    return ok(text)
+
+
+def _p2p(host: Host, job: Job) -> Seen:
+    gpus = used_gpus(host, job)
+    if host.nvml is None or not gpus:
+        return no_gpu(host, job)
+    if len(gpus) < 2:
+        return ok("one GPU, no peer")
+    bad: Counter[str] = Counter()
+    told = 0
+    for a, b in itertools.permutations(gpus, 2):
+        for kind, word in ((P2P_READ, "read"), (P2P_WRITE, "write")):
+            status = maybe(host.nvml, "DeviceGetP2PStatus", a, b, kind)
+            told += status is not None
+            if status:
+                bad[f"{word}: {P2P_STATUS.get(status, f'status {status}')}"] += 1
+    pairs = len(gpus) * (len(gpus) - 1)
+    if not told:
+        return unavailable("the driver does not tell about peer access")
+    if bad:
+        text = ", ".join(f"{what} in {n} of {pairs} directions" for what, n in bad.most_common())
+        return warning(
+            text,
+            "Without peer access all-reduce goes through host memory; look at IOMMU, ACS and the driver's "
+            "ForceP2P option.",
+        )
+    return ok(f"readable and writable in all {pairs} directions")
+
+
+def _iommu(host: Host, job: Job) -> Seen:
+    line = host.text("/proc/cmdline")
+    if line is None:
+        return unavailable("/proc/cmdline cannot be read")
+    words = line.split()
+    told = [w for w in words if "iommu" in w or w.startswith("pcie_acs_override")]
+    try:
+        groups = len(list(host.path("/sys/kernel/iommu_groups").iterdir()))
+    except OSError:
+        groups = 0
+    text = f"kernel command line: {' '.join(told) or 'nothing about IOMMU or ACS'}; {groups} IOMMU groups"
+    passed = any(w in ("iommu=pt", "iommu=off", "intel_iommu=off", "amd_iommu=off") for w in words)
+    if max(job.wanted_gpus, len(used_gpus(host, job))) < 2:
+        return ok(f"{text} (matters between GPUs only)")
+    if groups and not passed:
+        return warning(
+            text,
+            "If NCCL hangs: boot with iommu=pt (or off) and turn ACS off in the BIOS; "
+            "NCCL_P2P_DISABLE=1 shows whether that is it.",
+        )
+    return ok(text)
+
+
+CHECKS = (
+    Check(
+        "topology.pcie",
+        "Tensor parallelism over PCIe is as fast as the slowest link.",
+        _pcie,
+    ),
+    Check(
+        "topology.links",
+        "The further two GPUs are apart, the slower each all-reduce of each layer.",
+        _links,
+        "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html",
+    ),
+    Check("topology.p2p", "Direct access between GPUs decides all-reduce time.", _p2p, P2P_LINK),
+    Check(
+        "topology.iommu",
+        "An IOMMU that translates, or ACS, sends peer traffic through the root complex: NCCL hangs or crawls.",
+        _iommu,
+        P2P_LINK,
+    ),
+)
