@@ -13,11 +13,11 @@ import click
 from kit import __version__, interrupts
 from kit.cli.containers import compose_group, image_group
 from kit.cli.doctor import doctor
-from kit.cli.doctor import doctor
 from kit.cli.lossless import lossless
 from kit.cli.machine import fingerprint_group
 from kit.cli.models import pair
 from kit.cli.patches import patches_group
+from kit.cli.report import report
 from kit.cli.results import check, compare, golden_group
 from kit.cli.run import bench, reproduce, serve
 from kit.cli.show import scenarios, show
@@ -25,7 +25,7 @@ from kit.errors import EngineError, KitError
 
 SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
-    ("Judge", ["check", "compare", "lossless", "golden"]),
+    ("Judge", ["check", "report", "compare", "lossless", "golden"]),
     ("Look", ["doctor", "scenarios", "show", "fingerprint"]),
     ("Prepare", ["pair", "patches", "compose", "image"]),
 ]
@@ -75,6 +75,7 @@ for command in (
     bench,
     serve,
     check,
+    report,
     compare,
     lossless,
     golden_group,
