@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from kit import verdict as judging
 from kit.cli.options import json_option, resolve_run
 from kit.golden import golden_for, golden_path, read_golden, to_yaml, write_golden
 from kit.merge import merge
 from kit.recording import differences, record
-from kit.report.text import print_verdict
-from kit.runfolder import VERDICT, dump, read_run, write_atomic
+from kit.report.finish import finish
+from kit.runfolder import dump, read_run
 from kit.verdict.compare import compare_runs
 
 run_argument = click.argument(
@@ -42,13 +41,7 @@ def check(ctx: click.Context, run: Path | None, golden_file: Path | None, as_jso
     folder = resolve_run(run)
     data = read_run(folder)
     golden = read_golden(golden_file) if golden_file else golden_for(str(data.manifest.rig["name"]))
-    verdict = judging.judge(data, golden)
-    write_atomic(folder / VERDICT, dump(verdict))
-    if as_json:
-        sys.stdout.buffer.write(dump(verdict))
-    else:
-        print_verdict(verdict, Console())
-    ctx.exit(verdict.exit_code)
+    ctx.exit(finish(folder, golden, Console(), as_json=as_json))
 
 
 @click.command()
