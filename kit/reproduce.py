@@ -203,7 +203,9 @@ def _manifest(
     backend_reason: str,
     models: ModelPaths,
 ) -> Manifest:
-    print_ = fingerprint.collect()
+    # Where servers run in an image, its packages are what counts, not those beside the kit.
+    software: dict[str, Any] = getattr(backend, "software", {})
+    print_ = fingerprint.collect().model_copy(update=software)
     spec = pair_spec(rig)
     pair: dict[str, Any] = (
         {"kind": "planted", **spec.model_dump(mode="json")} if spec else {"kind": "paths"}

@@ -153,6 +153,8 @@ class ComposeBackend:
         self.image = image or ""
         self.image_facts: dict[str, Any] = {}
         self.image_digest: str | None = None
+        # Fields of the fingerprint that the image decides, not this host.
+        self.software: dict[str, Any] = {}
         self.compose_version = ""
         self.probe_devices: list[str] = list(probe_devices or ())
         self._given_probe = probe_devices is not None
@@ -189,6 +191,7 @@ class ComposeBackend:
         digests = self.image_facts["digests"]
         self.image_digest = digests[0].split("@")[-1] if digests else found.id
         self._check_current(found.labels, flavour)
+        self.software = engine.software(self.client, found.id)
 
     def _check_current(self, labels: dict[str, str], flavour: str) -> None:
         root = paths.project_root()

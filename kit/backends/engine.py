@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import itertools
+import json
 import os
 import re
 import socket
 import subprocess
+import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +19,7 @@ import docker
 import docker.errors
 import requests
 
+from kit.container import IMAGE_FACTS
 from kit.errors import UserError
 
 # Engine 20.10: the first with BuildKit's cache and secret mounts and with device requests in Compose's API.
@@ -22,6 +27,8 @@ MIN_API = (1, 41)
 # The first Compose with both `!override` and `!reset`.
 MIN_COMPOSE = (2, 24, 4)
 PROJECT_LABEL = "com.docker.compose.project"
+# An image's facts are a few hundred bytes; the engine sends chunks of at most 2 MiB.
+FACTS_CHUNKS = 4
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 # What the SDK raises where the engine is gone or going.
 UNREACHABLE = (requests.exceptions.RequestException, docker.errors.DockerException, OSError)
@@ -228,3 +235,28 @@ def sweep(client: Any, project: str) -> list[str]:
         except docker.errors.APIError as error:
             left.append(f"network {network.name}: {error.explanation}")
     return left
+
+
+def software(client: Any, image_id: str) -> dict[str, Any]:
+    """Return the fingerprint's fields that an image says of itself (its ``image.json``), empty if it says nothing.
+
+    The file is copied out of a container that is never started.
+    """
+    made = client.containers.create(image_id, network_disabled=True)
+    try:
+        chunks, _ = made.get_archive(str(IMAGE_FACTS))
+        raw = io.BytesIO(b"".join(itertools.islice(chunks, FACTS_CHUNKS)))
+        with tarfile.open(fileobj=raw) as archive:
+            member = archive.extractfile(IMAGE_FACTS.name)
+            facts = json.loads(member.read()) if member else {}
+    except (docker.errors.APIError, tarfile.TarError, ValueError, KeyError):
+        return {}
+    finally:
+        made.remove(force=True, v=True)
+    if not isinstance(facts, dict) or not isinstance(facts.get("packages"), dict):
+        return {}
+    return {
+        "python": str(facts.get("python")),
+        "os": str(facts.get("os")),
+        "packages": {str(k): str(v) for k, v in facts["packages"].items()},
+    }

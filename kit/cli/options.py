@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from kit import fingerprint, paths
+from kit.backends.auto import NAMES
 from kit.errors import UserError
 from kit.reproduce import DEFAULT_PORT
 from kit.runfolder import latest_run
@@ -36,6 +37,20 @@ port_option = click.option(
     show_default=True,
     type=click.IntRange(1, 65535),
     help="Port of the server.",
+)
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(NAMES),
+    default="auto",
+    show_default=True,
+    help="How servers are run. auto: in containers where an engine has the image, else as processes.",
+)
+server_backend_option = click.option(
+    "--backend",
+    type=click.Choice([name for name in NAMES if name != "attach"]),
+    default="auto",
+    show_default=True,
+    help="How the server is run. auto: in a container where an engine has the image, else as a process.",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 scenario_option = click.option(

@@ -16,17 +16,17 @@ from rich.console import Console
 from kit import interrupts, paths, stats
 from kit import reproduce as pipeline
 from kit import verdict as judging
-from kit.backends.attach import AttachBackend
-from kit.backends.base import Backend
-from kit.backends.process import ProcessBackend
+from kit.backends.auto import backend_for
 from kit.budget import plan_for
 from kit.cli.options import (
     Levels,
+    backend_option,
     json_option,
     port_option,
     resolve_rig,
     rig_option,
     scenario_option,
+    server_backend_option,
 )
 from kit.cli.resume import chosen_port, resume_option, take_up
 from kit.errors import KitError
@@ -41,17 +41,6 @@ from kit.scenarios import Rig, load_scenario
 
 # The same code as an INVALID run: numbers of such a client would mean nothing.
 CLIENT_TOO_SLOW = 3
-
-
-def _backend(name: str, port: int, url: str | None) -> tuple[Backend, str]:
-    if url:
-        return AttachBackend(url), "a URL was given"
-    if name == "attach":
-        raise click.UsageError("--backend attach needs --url")
-    pipeline.require_engine()
-    return ProcessBackend(
-        port=port
-    ), "asked for" if name == "process" else "this host runs SGLang itself"
 
 
 def _out_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -138,13 +127,7 @@ def _golden(rig: Rig, path: Path | None) -> Golden | None:
     default=None,
     help="Time there is, e.g. 15m: plans launches and sweeps that fit and says how precise they will be.",
 )
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "process", "attach"]),
-    default="auto",
-    show_default=True,
-    help="How the servers are run.",
-)
+@backend_option
 @click.option(
     "--url", default=None, help="Measure a server that runs already (backend attach, one scenario)."
 )
@@ -245,7 +228,7 @@ def _measure_and_judge(
     for name in scenarios:
         load_scenario(name)
     golden = _golden(chosen, golden_file)
-    server, reason = _backend(backend, port, url)
+    server, reason = backend_for(backend, chosen, port, url)
     if url and len(set(scenarios)) != 1:
         raise click.UsageError("a server that runs already serves one scenario: name it with -s")
     wanted = pipeline.Wanted(
@@ -354,6 +337,7 @@ def _interrupted(observer: ConsoleObserver) -> int:
     is_flag=True,
     help="Measure the load client itself against a built-in null server.",
 )
+@backend_option
 @port_option
 @_out_option
 @json_option
@@ -367,6 +351,7 @@ def bench(
     sweeps: int,
     stream: bool,
     run_self_test: bool,
+    backend: str,
     port: int,
     out: Path | None,
     as_json: bool,
@@ -393,7 +378,7 @@ def bench(
             protocol=None,
             launches=1,
             sweeps=sweeps,
-            backend="auto",
+            backend=backend,
             url=url,
             golden_file=None,
             stream=stream,
@@ -408,6 +393,7 @@ def bench(
 @click.command()
 @click.argument("scenario")
 @rig_option
+@server_backend_option
 @port_option
 @click.option(
     "--log",
@@ -415,22 +401,25 @@ def bench(
     default=None,
     help="Where the server's log goes. Default: runs/serve-SCENARIO.log",
 )
-def serve(scenario: str, rig: str | None, port: int, log: Path | None) -> None:
+def serve(scenario: str, rig: str | None, backend: str, port: int, log: Path | None) -> None:
     """Serve one scenario until Ctrl-C.
 
     Example: kit serve spec-v2 --rig cpu
     """
-    pipeline.require_engine()
     chosen = resolve_rig(rig)
     loaded = load_scenario(scenario)
+    server_of, reason = backend_for(backend, chosen, port)
     models = pipeline.ensure_pair(chosen, lambda text: click.echo(text, err=True))
     command = pipeline.command_for(loaded, chosen, models, port)
     if log is None:
         log = paths.runs_dir() / f"serve-{scenario}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
-    click.echo(f"starting {scenario} on rig {chosen.name}; log {log}", err=True)
-    backend = ProcessBackend(port=port)
-    with backend.serve(command, log, chosen.server.startup_timeout_s) as server:
+    click.echo(
+        f"starting {scenario} on rig {chosen.name}; backend {server_of.name} ({reason}); log {log}",
+        err=True,
+    )
+    patience = chosen.server.startup_timeout_s
+    with server_of.serve(command, log, patience, lambda _: None) as server:
         click.echo(f"{scenario} decodes at {server.base_url}; Ctrl-C ends it", err=True)
         try:
             while server.alive():

@@ -22,12 +22,13 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 # The key of the JIT caches: kernels compiled by other packages, other patches or another base must not be used.
 key=$(cat "locks/$1"-py3*.txt patches/*.patch /etc/os-release 2>/dev/null | sha256sum | cut -c1-16)
 "$python" - "$1" "$key" "$actual" <<'PYTHON' >"$root/image.json"
-import importlib.metadata, json, os, sys
+import json, os, sys
+from kit import fingerprint
 flavour, key, lock = sys.argv[1:]
+here = fingerprint.collect()
 print(json.dumps({
-    "flavour": flavour, "cache_key": key, "lock_sha256": lock, "python": sys.version.split()[0],
-    "sglang": importlib.metadata.version("sglang"), "torch": importlib.metadata.version("torch"),
-    "git_commit": os.environ.get("GIT_COMMIT") or None,
+    "flavour": flavour, "cache_key": key, "lock_sha256": lock, "git_commit": os.environ.get("GIT_COMMIT") or None,
+    "python": here.python, "os": here.os, "packages": here.packages,
 }, indent=1))
 PYTHON
 cat "$root/image.json"
