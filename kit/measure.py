@@ -28,7 +28,7 @@ from kit.records import (
 )
 from kit.resume import Resumed, passes_of
 from kit.runfolder import RunFolder
-from kit.scenarios import Rig, Scenario, ServerCommand
+from kit.scenarios import Rig, Scenario, ServerCommand, plain_above
 from kit.schedule import Clock, Step, launch_order
 
 # Two successive warm passes that differ by less than this are called warm. The first pass at a level is up to
@@ -318,9 +318,13 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
         timeout_s=job.rig.load.request_timeout_s,
         on_result=keep,
     )
-    record = _level_record(job, step, phase, prompts, level).model_copy(
-        update={"server": serverlog.figures(serverlog.since(server.log, logged))}
+    record = _level_record(job, step, phase, prompts, level)
+    told = serverlog.figures(
+        serverlog.since(server.log, logged),
+        record.wall_s,
+        each=serverlog.every_step(job.commands[step.scenario].argv),
     )
+    record = record.model_copy(update={"server": told})
     job.folder.append(record)
     job.clock.done(step, record.wall_s)
     job.observer.passed(record)
@@ -337,7 +341,9 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
 
 def _planned(job: Measurement, step: Step, phase: Phase, prompt: list[int]) -> int | None:
     spec = job.scenarios[step.scenario].speculative
-    if job.pair_plan is None or spec is None:
+    plain = plain_above(job.scenarios[step.scenario], job.rig)
+    if job.pair_plan is None or spec is None or (plain is not None and step.level > plain):
+        # Above the threshold how many steps a request takes depends on the batches that it met.
         return None
     return job.pair_plan.verify_steps(
         prompt, job.plan.tokens_in(phase), spec.topk, spec.num_steps, spec.num_draft_tokens

@@ -16,7 +16,7 @@ from kit.scenarios import Rig, Scenario
 
 SGLANG_VERSION = "0.5.12.post1"
 _EVIDENCE = re.compile(
-    r"kit patches live:|kit cpu plug-in live:|symm(etric)? mem|allreduce.fusion", re.I
+    r"kit patches live:|kit \d{4}:|kit cpu plug-in live:|symm(etric)? mem|allreduce.fusion", re.I
 )
 _PATCHES = re.compile(r"kit patches live:\s*([0-9 ,]*)")
 
@@ -110,9 +110,14 @@ def prove(
             f"running requests are capped at {limit}, below the highest level C={highest}"
         )
     live = sorted(live_patches) if live_patches is not None else patches_in(log_lines)
-    missing = sorted(set(scenario.patches) - set(live))
+    missing = sorted({*scenario.patches, *rig.server.patches} - set(live))
     if missing:
         problems.append(f"missing patch {', '.join(missing)}, without which this scenario is void")
+    problems += [
+        f"the server's log does not show {text!r}, which this rig's flags ask for"
+        for text in rig.server.log_must_show
+        if not any(text in line for line in log_lines)
+    ]
     return ServerProof(
         worker=worker,
         version=version,

@@ -21,6 +21,7 @@ from kit.backends.base import Backend
 from kit.errors import UserError
 from kit.golden import Golden
 from kit.measure import Measurement, Observer, measure
+from kit.patches import run_patches
 from kit.planted import PairSpec, Plan, expected_accept_length, make_pair
 from kit.prompts import PromptSource, tokenize_chat
 from kit.records import Manifest, PlanConfig, RunData, RunStatus
@@ -234,7 +235,9 @@ def _manifest(
         expected_accept_length=expected_accept_lengths(rig, scenarios),
         fingerprint=print_.model_dump(mode="json"),
         fingerprint_hash=print_.hash,
-        patches=[],
+        patches=run_patches(
+            backend.name, {n: [*s.patches, *rig.server.patches] for n, s in scenarios.items()}
+        ),
         git_commit=git_commit(paths.project_root()),
         lock=os.environ.get("KIT_LOCK_NAME"),
         image_digest=getattr(backend, "image_digest", None),

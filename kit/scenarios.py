@@ -24,6 +24,7 @@ Scalar = bool | int | float | str
 FlagValue = Scalar | list[Scalar]
 Flags = dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")], FlagValue]
 Environment = dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], str]
+PatchId = Annotated[str, Field(pattern=r"^\d{4}$")]
 Worker = Literal["plain", "v1", "v2"]
 
 # Settings that the kit itself decides; a file that sets them would silently fight it.
@@ -93,7 +94,7 @@ class Scenario(StrictModel):
     speculative: Speculative | None = None
     args: Flags = Field(default_factory=dict, description="further server flags, without --")
     env: Environment = Field(default_factory=dict)
-    patches: list[Annotated[str, Field(pattern=r"^\d{4}$")]] = Field(
+    patches: list[PatchId] = Field(
         default_factory=list,
         description="ids of patches without which this scenario is meaningless",
     )
@@ -208,6 +209,13 @@ class ServerConfig(StrictModel):
     env: Environment = Field(default_factory=dict)
     startup_timeout_s: float = Field(default=600, gt=0)
     cpu_plugin: bool = False
+    patches: list[PatchId] = Field(
+        default_factory=list, description="ids of patches without which these flags mean nothing"
+    )
+    log_must_show: list[str] = Field(
+        default_factory=list,
+        description="texts that a server's log must hold, or it does not run what the flags ask for",
+    )
 
     _flags = field_validator("args")(_check_flags)
 
@@ -388,6 +396,18 @@ def _flag(name: str, value: FlagValue) -> list[str]:
     return [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
 
 
+def effective_args(scenario: Scenario, rig: Rig) -> Flags:
+    """Return the flags beyond the kit's own: the rig's, the scenario's over them, the rig's overrides over both."""
+    override = rig.overrides.get(scenario.name, Override())
+    return {**rig.server.args, **scenario.args, **override.args}
+
+
+def plain_above(scenario: Scenario, rig: Rig) -> int | None:
+    """Return the batch size above which ``scenario`` decodes plainly on ``rig`` (patch 0001); None: it never does."""
+    threshold = effective_args(scenario, rig).get("speculative-disable-batch-threshold")
+    return int(threshold) if isinstance(threshold, int | str) and int(threshold) > 0 else None
+
+
 def server_command(
     scenario: Scenario, rig: Rig, models: ModelPaths, *, host: str = "127.0.0.1", port: int = 30000
 ) -> ServerCommand:
@@ -401,7 +421,7 @@ def server_command(
     argv += ["--host", host, "--port", str(port)]
     argv += ["--tp-size", str(rig.tensor_parallel)]
     argv += ["--max-running-requests", str(rig.max_running_requests)]
-    flags: Flags = {**rig.server.args, **scenario.args, **override.args}
+    flags = effective_args(scenario, rig)
     env = {**rig.server.env, **scenario.env, **override.env}
     if port > 65535 - GRPC_OFFSET:
         env.setdefault("SGLANG_GRPC_PORT", str(port - GRPC_OFFSET))

@@ -76,3 +76,22 @@ def test_patches_and_evidence_are_read_from_the_log() -> None:
     lines = ["x", "kit patches live: 0001, 0003", "kit patches live: 0001, 0003", "other"]
     assert patches_in(lines) == ["0001", "0003"]
     assert log_evidence(lines) == ["kit patches live: 0001, 0003"]
+
+
+def test_a_rig_may_ask_for_patches_and_for_lines_in_the_log() -> None:
+    rig = load_rig("cpu")
+    wants = rig.server.model_copy(
+        update={"patches": ["0004"], "log_must_show": ["kit 0004: torch symm mem is live"]}
+    )
+    rig = rig.model_copy(update={"server": wants})
+    scenario = load_scenario("spec-v1")
+    lines = [
+        "kit patches live: 0001 0004",
+        "TP0] kit 0004: torch symm mem is live on SM120: two-shot",
+    ]
+    assert prove(scenario, rig, V1, lines).problems == []
+    (problem,) = prove(scenario, rig, V1, lines[:1]).problems
+    assert "does not show 'kit 0004: torch symm mem is live'" in problem
+    problems = prove(scenario, rig, V1, lines[1:]).problems
+    assert any("missing patch 0004" in p for p in problems)
+    assert log_evidence(lines) == lines

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from kit.errors import UserError
+from kit.patches import available
 from kit.scenarios import (
     LoadConfig,
     ModelPaths,
+    Override,
     Rig,
     Scenario,
     Speculative,
@@ -23,6 +25,7 @@ from kit.scenarios import (
     load_scenario,
     model_paths,
     pick_rig,
+    plain_above,
     server_command,
 )
 from kit.yamlio import read_mapping
@@ -242,3 +245,24 @@ def test_any_bytes_give_a_mapping_or_one_sentence(
         assert isinstance(read_mapping(path, "file"), dict)
     except UserError as error:
         assert str(error)  # noqa: PT017 - either outcome is right
+
+
+def test_the_threshold_of_a_rig_wins_over_the_scenarios() -> None:
+    threshold = load_scenario("spec-v2-threshold")
+    flag = "speculative-disable-batch-threshold"
+    rig = load_rig("cpu").model_copy(update={"overrides": {}})
+    assert plain_above(threshold, rig) == threshold.args[flag]
+    override = {"spec-v2-threshold": Override(args={flag: 4})}
+    assert plain_above(threshold, rig.model_copy(update={"overrides": override})) == 4
+    off = {"spec-v2-threshold": Override(args={flag: 0})}
+    assert plain_above(threshold, rig.model_copy(update={"overrides": off})) is None
+    assert plain_above(load_scenario("spec-v2"), rig) is None
+
+
+def test_the_published_rig_proves_its_patches_by_lines_that_the_patches_write() -> None:
+    rig = load_rig("rtx-pro-6000-x8")
+    assert rig.server.patches == ["0003", "0004"]
+    by_id = {p.id: "".join(h for d in p.files for k in d.hunks for h in k.new) for p in available()}
+    for text in rig.server.log_must_show:
+        # What the patch logs, up to the capability, which it may fill in.
+        assert text.partition("SM120")[0] in by_id[text.split()[1].rstrip(":")]

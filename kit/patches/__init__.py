@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kit.patches.preflight import run_patches
 from kit.patches.series import VERSION, Patch, available
 from kit.patches.site import (
     FileReport,
@@ -27,5 +28,6 @@ __all__ = [
     "find_site",
     "live",
     "revert",
+    "run_patches",
     "verify",
 ]
