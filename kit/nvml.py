@@ -43,6 +43,8 @@ EVENT_REASONS = {
     0x80: "hardware power brake",
     0x100: "display clocks",
 }
+# The inode of the first pid namespace (PROC_PID_INIT_INO in the kernel): any other is a container's.
+HOST_PID_NAMESPACE = "pid:[4026531836]"
 NO_VALUE = (1 << 64) - 1
 """What NVML writes into an unsigned field that it cannot fill."""
 
@@ -215,3 +217,35 @@ def gpu_processes(nvml: Nvml, gpu: Gpu) -> list[dict[str, Any]] | None:
     """
     found = maybe(nvml, "DeviceGetComputeRunningProcesses", gpu)
     return None if found is None else list(found)
+
+
+def visible_gpus(nvml: Nvml, environ: Mapping[str, str]) -> list[Gpu]:
+    """Return the GPUs that CUDA would see, in its order.
+
+    ``CUDA_VISIBLE_DEVICES`` names indices or beginnings of UUIDs; CUDA ends the list at the first it does not know.
+    """
+    gpus = [Gpu(i) for i in range(gpu_count(nvml))]
+    named = environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return gpus
+    visible: list[Gpu] = []
+    for word in (w.strip() for w in named.split(",")):
+        fit = [g for g in gpus if _names(word, g, nvml)]
+        if not fit:
+            break
+        visible.append(fit[0])
+    return visible
+
+
+def _names(word: str, gpu: Gpu, nvml: Nvml) -> bool:
+    if word.isdigit():
+        return int(word) == gpu.index
+    return bool(word) and str(maybe(nvml, "DeviceGetUUID", gpu)).startswith(word)
+
+
+def pids_are_the_hosts(root: Path = Path("/")) -> bool:
+    """Return whether pids here are the host's, so that those that NVML tells can be looked up."""
+    try:
+        return str((root / "proc/self/ns/pid").readlink()) == HOST_PID_NAMESPACE
+    except OSError:
+        return False

@@ -15,11 +15,8 @@ from typing import Any
 from kit import paths
 from kit.backends import engine
 from kit.errors import UserError
-from kit.nvml import Gpu, Nvml, gpu_count, maybe
+from kit.nvml import Gpu, Nvml, gpu_count, pids_are_the_hosts, visible_gpus
 from kit.scenarios import ModelPaths, Rig, model_paths
-
-# The inode of the first pid namespace (PROC_PID_INIT_INO in the kernel): anything else is a container's.
-HOST_PID_NAMESPACE = "pid:[4026531836]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +101,7 @@ class Host:
 
     def own_pids(self) -> bool:
         """Return whether pids here are the host's, so that NVML's can be looked up."""
-        try:
-            return str(self.path("/proc/self/ns/pid").readlink()) == HOST_PID_NAMESPACE
-        except OSError:
-            return False
+        return pids_are_the_hosts(self.root)
 
 
 @dataclass(frozen=True)
@@ -152,29 +146,11 @@ class Job:
         return model_paths(self.rig, paths.pairs_dir() / self.rig.name, environ)
 
 
-def _chosen(word: str, gpus: Sequence[Gpu], nvml: Nvml) -> Gpu | None:
-    if word.isdigit():
-        return next((g for g in gpus if g.index == int(word)), None)
-    return next((g for g in gpus if str(maybe(nvml, "DeviceGetUUID", g)).startswith(word)), None)
-
-
 def used_gpus(host: Host, job: Job) -> list[Gpu]:
-    """Return the GPUs that a server of ``job`` would take: those visible, the first ``tensor_parallel`` of them.
-
-    ``CUDA_VISIBLE_DEVICES`` names indices or beginnings of UUIDs; CUDA ends the list at the first it does not know.
-    """
+    """Return the GPUs that a server of ``job`` would take: those visible, the first ``tensor_parallel`` of them."""
     if host.nvml is None:
         return []
-    gpus = host.gpus()
-    named = host.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        visible = []
-        for word in (w.strip() for w in named.split(",")):
-            gpu = _chosen(word, gpus, host.nvml) if word else None
-            if gpu is None:
-                break
-            visible.append(gpu)
-        gpus = visible
+    gpus = visible_gpus(host.nvml, host.environ)
     if job.rig is None:
         return gpus
     return gpus[: job.wanted_gpus]
