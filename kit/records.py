@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from kit.telemetry.records import TelemetryHeader, TelemetrySample
+
 SCHEMA = 1
 Phase = Literal["warmup", "measure"]
 RunStatus = Literal["running", "complete", "interrupted", "failed"]
@@ -214,6 +216,12 @@ class Manifest(Record):
     pair_digest: str = Field(
         default="", description="names, sizes and headers of the models' files, hashed"
     )
+    doctor: list[dict[str, Any]] = Field(
+        default_factory=list, description="warnings of the doctor before the run"
+    )
+    doctor_after: list[dict[str, Any]] = Field(
+        default_factory=list, description="the same, looked at again after a verdict that is no pass"
+    )
 
 
 class RunData(Record):
@@ -225,6 +233,8 @@ class RunData(Record):
     levels: list[LevelRecord]
     failures: list[FailureRecord]
     truncated_lines: int = 0
+    telemetry_header: TelemetryHeader | None = None
+    telemetry: list[TelemetrySample] = Field(default_factory=list, description="in order of time")
     resumes: int = Field(default=0, description="how often the run was taken up again")
     set_aside: list[RequestRecord] = Field(
         default_factory=list, description="requests of passes that were measured again"

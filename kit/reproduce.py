@@ -39,6 +39,7 @@ from kit.scenarios import (
 )
 from kit.schedule import Clock
 from kit.sglang_plugin import cpu_environment, cpu_server_args
+from kit.telemetry.sampler import sampling
 
 CORE = ("baseline", "spec-v1", "spec-v2")
 DEFAULT_PORT = 30000
@@ -274,6 +275,7 @@ def run(
     ends_at: float | None = None,
     earlier: RunData | None = None,
     resumed: Resumed | None = None,
+    doctor: Sequence[dict[str, Any]] = (),
 ) -> Path:
     """Measure and return the run folder. Its status says whether everything was measured.
 
@@ -292,6 +294,7 @@ def run(
         ends_at: Reading of ``time.monotonic`` after which no step starts.
         earlier: A run of the same rig, for a better estimate of the time.
         resumed: A run to go on with, by its own plan; ``wanted`` and ``out`` mean nothing then.
+        doctor: Warnings of the doctor, for the record.
 
     Raises:
         UserError: bad input, port taken, disk full; the run cannot go on because something changed.
@@ -324,7 +327,9 @@ def run(
         manifest = resumed.manifest.model_copy(update={"status": "running", "status_detail": ""})
         folder = RunFolder.reopen(resumed.path, resumed.start, command, time.time())
         resumed.tell(clock)
-    with folder:
+    manifest = manifest.model_copy(update={"doctor": list(doctor)})
+    gpus = 0 if rig.match.gpu is None else rig.tensor_parallel
+    with folder, sampling(folder.path, gpus=gpus, backend=backend.name):
         folder.write_manifest(manifest)
         observer.opened(folder.path)
         status: RunStatus = "failed"

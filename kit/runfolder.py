@@ -34,6 +34,7 @@ from kit.records import (
     RunData,
     record_adapter,
 )
+from kit.telemetry.files import read_telemetry
 
 MANIFEST = "run.json"
 SAMPLES = "samples.jsonl"
@@ -325,6 +326,7 @@ def read_run(path: Path) -> RunData:
     everything, bad = _read_samples(path / SAMPLES)
     settled = settle(everything)
     records = settled.records
+    header, telemetry = read_telemetry(path)
     return RunData(
         manifest=manifest,
         launches=[r for r in records if isinstance(r, LaunchRecord)],
@@ -332,6 +334,8 @@ def read_run(path: Path) -> RunData:
         levels=[r for r in records if isinstance(r, LevelRecord)],
         failures=[r for r in records if isinstance(r, FailureRecord)],
         truncated_lines=bad,
+        telemetry_header=header,
+        telemetry=telemetry,
         resumes=settled.resumes,
         set_aside=settled.set_aside,
         healed=settled.healed,
