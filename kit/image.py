@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from kit import paths
 from kit.compose.render import BASES, image_name, lock_sha256, patch_ids
 from kit.errors import UserError
+from kit.image_inputs import PROXY_VARIABLES
 from kit.reproduce import git_commit
 
 FLAVOURS = tuple(BASES)
@@ -109,6 +111,10 @@ def command(request: Request, root: Path) -> list[str]:
         argv += ["--secret", f"id=index,src={request.index_url_file.absolute()}"]
     if request.network:
         argv += ["--network", request.network]
+    for name in PROXY_VARIABLES:
+        if os.environ.get(name):
+            # Without a value: the builder reads it from the environment, and it is in no layer's history.
+            argv += ["--build-arg", name]
     return [*argv, "-"]
 
 

@@ -3,6 +3,7 @@
 # without systemd. Root only. A second call finds everything there and does nothing.
 #
 #   scripts/docker-on-debian.sh            install what is missing, start the engine, print the versions
+#   scripts/docker-on-debian.sh stop       stop the engine that a call without arguments brought up; packages stay
 #   scripts/docker-on-debian.sh second DIR a further engine with socket, data and state in DIR (for tests that stop it);
 #                                          prints its DOCKER_HOST. Its bridge is private and leads nowhere.
 #
@@ -45,6 +46,9 @@ engine() {
   command -v dockerd >/dev/null && command -v iptables >/dev/null && command -v ip >/dev/null && return
   apt-get update -qq
   DEBIAN_FRONTEND=noninteractive apt-get install -yqq --no-install-recommends docker.io iptables iproute2 >/dev/null
+  # Where systemd runs, the installation has started the service itself.
+  mkdir -p "$STATE"
+  [ ! -d /run/systemd/system ] || touch "$STATE/service"
 }
 
 mirror() { # the archive that this host already uses
@@ -65,15 +69,37 @@ plugins() {
   rm -rf "$work"
 }
 
+stop() {
+  local pid
+  if [ -e "$STATE/service" ]; then
+    rm -f "$STATE/service"
+    systemctl stop docker.socket docker.service
+    return
+  fi
+  pid=$(cat "$STATE/pid" 2>/dev/null) || return 0
+  rm -f "$STATE/pid"
+  [ "$(cat "/proc/$pid/comm" 2>/dev/null)" = dockerd ] || return 0
+  kill "$pid"
+  for _ in $(seq 60); do
+    [ -e "/proc/$pid" ] || break
+    sleep 0.5
+  done
+  [ ! -e "/proc/$pid" ] || kill -KILL "$pid"
+  ip link delete docker0 2>/dev/null || true
+}
+
 case "${1:-}" in
+  stop) [ $# = 1 ] || die "usage: $0 stop"; stop; exit ;;
   second) [ $# = 2 ] || die "usage: $0 second DIR"; second "$2"; exit ;;
   '') ;;
-  *) die "usage: $0 [second DIR]" ;;
+  *) die "usage: $0 [stop | second DIR]" ;;
 esac
 engine
 plugins
 if ! docker info >/dev/null 2>&1; then
+  mkdir -p "$STATE"
   setsid dockerd >/var/log/dockerd.log 2>&1 </dev/null &
+  echo $! >"$STATE/pid"
   wait_for /var/run/docker.sock /var/log/dockerd.log
 fi
 docker info --format 'engine {{.ServerVersion}}, storage {{.Driver}}'

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from kit import compose as rendering
 from kit import image as building
+from kit import image_inputs as inputs
 
 
 @click.group("compose")
@@ -49,7 +51,7 @@ def image_group() -> None:
     "--ca",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     default=None,
-    help="CA bundle for hosts behind a TLS proxy. Used in the build only, not kept in the image.",
+    help="CA bundle for hosts behind a TLS proxy. Default: this host's. Not kept in the image.",
 )
 @click.option(
     "--wheelhouse",
@@ -61,7 +63,7 @@ def image_group() -> None:
     "--index-url-file",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     default=None,
-    help="File with the URL of a package index; it may hold a password and is not kept.",
+    help="File with the URL of a package index; it may hold a password and is not kept. Default: pip's or uv's.",
 )
 @click.option("--offline", is_flag=True, help="No package index: everything from the wheelhouse.")
 @click.option("--network", default=None, help="Network of the build, such as host.")
@@ -85,21 +87,23 @@ def image_build(
       kit image build cpu --base-image kit-debian:12 --network host
       kit image build --ca company-ca.pem --wheelhouse wheels --offline
     """
-    request = building.Request(
-        flavour=flavour,
-        base_image=base_image,
-        tag=tag,
-        ca=ca,
-        wheelhouse=wheelhouse,
-        index_url_file=index_url_file,
-        offline=offline,
-        network=network,
-    )
-    if dry_run:
-        for line in building.describe(request):
-            click.echo(line)
-        return
-    built = building.build(request)
+    url = None if index_url_file or offline else inputs.index_url(os.environ)
+    with inputs.secret_file(url) as own_index:
+        request = building.Request(
+            flavour=flavour,
+            base_image=base_image,
+            tag=tag,
+            ca=ca or inputs.ca_bundle(os.environ),
+            wheelhouse=wheelhouse,
+            index_url_file=index_url_file or own_index,
+            offline=offline,
+            network=network,
+        )
+        if dry_run:
+            for line in building.describe(request):
+                click.echo(line)
+            return
+        built = building.build(request)
     click.echo(f"{built.name}  {built.id}")
     click.echo(f"{built.size / 1e9:.2f} GB, built in {built.seconds:.0f} s")
     for key, value in sorted(built.labels.items()):

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kit import image
+from kit import image, image_inputs
 from kit.backends import engine
 from kit.scenarios import ServerCommand
 
@@ -51,25 +52,14 @@ def wheelhouse() -> Path:
     folder = ROOT / ".cache" / "wheelhouse"
     if not list(folder.glob("torch-*cp311*.whl")):
         folder.mkdir(parents=True, exist_ok=True)
-        flags = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version", "3.11"]
-        lock = ROOT / "locks" / "cpu-torch-py311.txt"
-        platform = ["--platform", "manylinux_2_28_x86_64"]
-        subprocess.run(
-            [
-                "python3",
-                "-m",
-                "pip",
-                "download",
-                "-q",
-                *flags,
-                *platform,
-                "-d",
-                str(folder),
-                "-r",
-                str(lock),
-            ],
-            check=True,
-        )
+        with tempfile.TemporaryDirectory() as venv:
+            # The kit's own environment has no pip, and a bare Debian has none either.
+            subprocess.run(["python3", "-m", "venv", venv], check=True)
+            flags = ["--no-deps", "--require-hashes", "--only-binary=:all:"]
+            target = ["--python-version", "3.11", "--platform", "manylinux_2_28_x86_64"]
+            lock = ["-r", str(ROOT / "locks" / "cpu-torch-py311.txt")]
+            pip = [f"{venv}/bin/pip", "download", "--quiet", "--dest", str(folder)]
+            subprocess.run([*pip, *flags, *target, *lock], check=True)
     return folder
 
 
@@ -80,16 +70,17 @@ def cpu_image(client: Any) -> image.Built:
     if named:
         found = client.images.get(named)
         return image.Built(named, found.id, found.attrs["Size"], 0.0, found.labels)
-    ca = os.environ.get("SSL_CERT_FILE")
-    request = image.Request(
-        flavour="cpu",
-        base_image=base_image(),
-        wheelhouse=wheelhouse(),
-        ca=Path(ca) if ca else None,
-        network="host",
-        tag="kit-test:cpu",
-    )
-    return image.build(request)
+    with image_inputs.secret_file(image_inputs.index_url(os.environ)) as index:
+        request = image.Request(
+            flavour="cpu",
+            base_image=base_image(),
+            wheelhouse=wheelhouse(),
+            ca=image_inputs.ca_bundle(os.environ),
+            index_url_file=index,
+            network="host",
+            tag="kit-test:cpu",
+        )
+        return image.build(request)
 
 
 @pytest.fixture

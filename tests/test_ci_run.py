@@ -1,0 +1,147 @@
+""".ci/run around stand-ins: the engine that it started is stopped whatever happens, and the last line is pytest's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SUMMARY = "===== 3 passed in 0.01s ====="
+
+
+class Checkout:
+    """A folder with .ci/run and stand-ins that write what they were called with into `calls`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        (root / ".ci").mkdir()
+        shutil.copy(ROOT / ".ci" / "run", root / ".ci" / "run")
+        for folder in ("bin", "scripts", ".venv/bin"):
+            (root / folder).mkdir(parents=True)
+        self.script("bin/docker", f"test -e {root}/engine")
+        self.script("bin/id", "echo 0")
+        self.script("bin/make", "")
+        self.script("bin/apt-get", "")
+        # A file that exists tells .ci/run that the engine's data were there before.
+        self.script("bin/rm", f'echo "rm $*" >>{root}/calls')
+        self.script(
+            "scripts/docker-on-debian.sh",
+            f'case "$1" in stop) /bin/rm {root}/engine ;; *) touch {root}/engine ;; esac',
+        )
+        self.script(".venv/bin/python", f"echo '{SUMMARY}'")
+
+    def script(self, name: str, body: str) -> None:
+        path = self.root / name
+        log = f'echo "{name} $*" >>{self.root}/calls'
+        path.write_text(f"#!/bin/bash\n{log}\n{body}\n")
+        path.chmod(0o755)
+
+    def start(self, **env: str) -> subprocess.Popen[str]:
+        path = f"{self.root}/bin:/usr/bin:/bin"
+        return subprocess.Popen(
+            ["bash", ".ci/run"],
+            cwd=self.root,
+            env={"PATH": path, "HOME": os.environ.get("HOME", "/"), "CI": "true", **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, **env: str) -> tuple[int, list[str]]:
+        with self.start(**env) as child:
+            output, _ = child.communicate(timeout=60)
+        return child.returncode, output.splitlines()
+
+    @property
+    def calls(self) -> list[str]:
+        return (self.root / "calls").read_text().splitlines()
+
+    @property
+    def tests(self) -> str:
+        (call,) = [c for c in self.calls if c.startswith(".venv/bin/python")]
+        return call
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_engine_is_started_for_the_tests_and_stopped_after(checkout: Checkout) -> None:
+    code, lines = checkout.run()
+    assert code == 0
+    assert lines[-1] == SUMMARY
+    names = [c.split()[0] for c in checkout.calls]
+    assert names.index("bin/make") < names.index("scripts/docker-on-debian.sh")
+    assert "not docker" not in checkout.tests
+    assert checkout.calls[-1].startswith(("scripts/docker-on-debian.sh stop", "rm -rf"))
+    assert "scripts/docker-on-debian.sh stop" in checkout.calls
+    assert not (checkout.root / "engine").exists()
+
+
+def test_tests_that_fail_give_their_code_and_the_engine_is_stopped(checkout: Checkout) -> None:
+    checkout.script(".venv/bin/python", "echo '== 1 failed =='; exit 3")
+    code, lines = checkout.run()
+    assert (code, lines[-1]) == (3, "== 1 failed ==")
+    assert "scripts/docker-on-debian.sh stop" in checkout.calls
+
+
+def test_lint_that_fails_ends_it_before_an_engine_is_started(checkout: Checkout) -> None:
+    checkout.script("bin/make", "exit 2")
+    code, _ = checkout.run()
+    assert code == 2
+    assert [c.split()[0] for c in checkout.calls] == ["bin/make"]
+
+
+def test_an_engine_that_answers_is_used_and_left_alone(checkout: Checkout) -> None:
+    (checkout.root / "engine").touch()
+    code, _ = checkout.run()
+    assert code == 0
+    assert "not docker" not in checkout.tests
+    assert not any("docker-on-debian" in c or c.startswith("rm ") for c in checkout.calls)
+    assert (checkout.root / "engine").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "env", "why"),
+    [
+        (("bin/id", "echo 1000"), {}, "only root could start one"),
+        ((".venv/bin/unused", ""), {"CI": ""}, "CI is not set"),
+        (("scripts/docker-on-debian.sh", "echo no mirror; exit 2"), {}, "could not be started"),
+    ],
+)
+def test_without_an_engine_it_says_why_and_runs_the_rest(
+    checkout: Checkout, script: tuple[str, str], env: dict[str, str], why: str
+) -> None:
+    checkout.script(*script)
+    code, lines = checkout.run(**env)
+    assert code == 0
+    assert any(why in line for line in lines), lines
+    assert lines[-1] == SUMMARY
+    assert checkout.tests.endswith("-m not docker")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_tests_and_the_engine(checkout: Checkout, number: int) -> None:
+    checkout.script(
+        ".venv/bin/python", f"trap 'touch {checkout.root}/ended; exit' TERM; sleep 60 & wait"
+    )
+    with checkout.start() as child:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            if (checkout.root / "calls").exists() and any(".venv" in c for c in checkout.calls):
+                break
+            time.sleep(0.02)
+        time.sleep(0.2)
+        child.send_signal(number)
+        child.communicate(timeout=30)
+    assert child.returncode == 143
+    assert (checkout.root / "ended").exists()
+    assert not (checkout.root / "engine").exists()
