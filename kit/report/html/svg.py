@@ -95,9 +95,10 @@ def drawing() -> Iterator[None]:
     """Draw with the report's style inside this block."""
     # Imported late: half a second that only a report needs.
     import matplotlib
+    from cycler import cycler
 
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context({**STYLE, "axes.prop_cycle": cycler(color=SERIES)}):
         yield
 
 
