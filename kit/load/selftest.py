@@ -90,7 +90,7 @@ class SelfTestReport:
 
 
 @contextlib.contextmanager
-def _core_for_the_server() -> Iterator[int]:
+def core_for_the_server() -> Iterator[int]:
     """Give the last core to the null server and the others to this process, -1 where there is one core only."""
     if not hasattr(os, "sched_getaffinity") or len(cores := sorted(os.sched_getaffinity(0))) < 2:
         yield -1
@@ -126,7 +126,7 @@ class _Pass:
         return (statistics.fmean(seen) * 1e-9 - self.server.mean_ttft_s) * 1e3
 
 
-def _lost(name: str, level: LevelResult, server: NullStats) -> list[str]:
+def lost(name: str, level: LevelResult, server: NullStats) -> list[str]:
     """Say what failed and what did not arrive."""
     kinds = Counter(r.error.kind for r in level.results if r.error is not None)
     told = [f"{name}: {n} × {kind}" for kind, n in sorted(kinds.items())]
@@ -183,7 +183,7 @@ def self_test(
     machine = _machine()
     high = PUBLISHED_TOK_S * factor
     streams = round(PUBLISHED_STREAMS * factor)
-    with _core_for_the_server() as cpu:
+    with core_for_the_server() as cpu:
         told(f"closed loop, {PUBLISHED_TOK_S:g} events a second")
         low_pass = _pass(PUBLISHED_STREAMS, PUBLISHED_TOK_S, seconds, False, cpu)
         told(f"closed loop, {high:g} events a second")
@@ -209,5 +209,5 @@ def self_test(
         headroom=500_000.0 / cost / PUBLISHED_TOK_S,
         cpu_us_per_event=cost,
         machine=machine,
-        faults=tuple(f for name, p in passes.items() for f in _lost(name, p.level, p.server)),
+        faults=tuple(f for name, p in passes.items() for f in lost(name, p.level, p.server)),
     )

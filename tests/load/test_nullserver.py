@@ -26,7 +26,7 @@ from kit.load import workers as workers_module
 from kit.load.model import Arrival, ChunkLog, RequestError, RequestResult
 from kit.load.nulldata import NullConfig, NullStats, output_ids, render, steps_of
 from kit.load.nullserver import null_server
-from kit.load.selftest import Check, SelfTestReport, _lost, self_test
+from kit.load.selftest import Check, SelfTestReport, lost, self_test
 from kit.load.workers import result_from_json, result_to_json
 
 
@@ -241,7 +241,7 @@ def test_a_report_fails_with_any_check_or_fault() -> None:
 
 def test_tokens_that_did_not_arrive_are_a_fault() -> None:
     level = LevelResult([RequestResult(0, 0, 1, completion_tokens=9)], 0, 1, None)  # type: ignore[arg-type]
-    assert _lost("x", level, NullStats(tokens=9)) == []
-    assert _lost("x", level, NullStats(tokens=10)) == ["x: 9 tokens arrived of 10 sent"]
+    assert lost("x", level, NullStats(tokens=9)) == []
+    assert lost("x", level, NullStats(tokens=10)) == ["x: 9 tokens arrived of 10 sent"]
     level.results[0].error = RequestError("reset", "m")
-    assert _lost("x", level, NullStats(tokens=9)) == ["x: 1 × reset"]
+    assert lost("x", level, NullStats(tokens=9)) == ["x: 1 × reset"]

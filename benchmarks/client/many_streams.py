@@ -1,0 +1,178 @@
+"""Many paced streams against the null server: what is lost, what an event costs, whether memory stays flat.
+
+    python many_streams.py                                   # 1,000 streams for 60 s, 10,000 events a second
+    python many_streams.py --streams 200 --interval-ms 16    # 12,500 events a second, few streams
+    python many_streams.py --spread                          # requests spread evenly: what the client adds to TTFT
+    python many_streams.py --workers 2 --tracemalloc
+
+The null server has the last core to itself, the client the others. Every request is a ``/generate`` stream of one
+token an event. The server counts what it sent; a token that did not arrive, or arrived twice, ends the program with 1.
+
+Memory: resident memory is sampled every half second, and a straight line is fitted through the samples after the
+first round of requests. A level keeps the time and the count of every event (16 bytes) and the token ids of every
+answer for its metrics: what they take is taken off, and the rest is the slope that must be flat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import statistics
+import sys
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import psutil
+
+from kit.load import (
+    ClosedLoop,
+    ConstantRate,
+    Endpoint,
+    LevelResult,
+    Request,
+    RequestResult,
+    run_level,
+    summarize,
+)
+from kit.load.nulldata import NullConfig, NullStats
+from kit.load.nullserver import null_server
+from kit.load.selftest import core_for_the_server, lost
+
+CHUNK_BYTES = 16
+PERIOD_S = 0.5
+
+
+class Memory:
+    """Samples of resident memory of this process and its children, in bytes, and what ``tracemalloc`` sees."""
+
+    def __init__(self, skip: int) -> None:
+        self.rows: list[tuple[float, int, int]] = []
+        self.kept = 0
+        self._skip = skip
+        self._process = psutil.Process()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def heard(self, result: RequestResult) -> None:
+        """Account for what a result keeps: chunks (arrays grow by up to an eighth ahead), token ids and text."""
+        self.kept += CHUNK_BYTES * len(result.chunks)
+        self.kept += sys.getsizeof(result.output_ids or []) + 32 * len(result.output_ids or [])
+        self.kept += sys.getsizeof(result.text or "")
+
+    def _watch(self) -> None:
+        while not self._stop.wait(PERIOD_S):
+            total = self._process.memory_info().rss
+            for child in self._process.children():
+                if child.pid != self._skip:
+                    total += child.memory_info().rss
+            traced = tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else 0
+            self.rows.append((time.perf_counter(), total, traced))
+
+    def __enter__(self) -> Memory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def slopes(self, after_s: float) -> tuple[float, float]:
+        """Return bytes a second of resident memory and of traced memory."""
+        begin = self.rows[0][0] + after_s
+        rows = np.asarray([r for r in self.rows if r[0] >= begin], dtype=float)
+        if len(rows) < 4:
+            return float("nan"), float("nan")
+        rss, traced = (float(np.polyfit(rows[:, 0], rows[:, k], 1)[0]) for k in (1, 2))
+        return rss, traced
+
+
+def added_ttft_ms(level: LevelResult, server: NullStats) -> float:
+    """Return the mean time to first token beyond what the server took, in milliseconds."""
+    seen = [r.first_ns - r.send_ns for r in level.results if r.first_ns is not None]
+    return statistics.fmean(seen) * 1e-6 - server.mean_ttft_s * 1e3
+
+
+def main() -> int:
+    """Run one level and print what it took."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--streams", type=int, default=1000)
+    parser.add_argument("--interval-ms", type=float, default=100.0)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--spread", action="store_true")
+    parser.add_argument("--incremental", action="store_true")
+    parser.add_argument("--tracemalloc", action="store_true")
+    args = parser.parse_args()
+    rate = args.streams / args.interval_ms * 1e3
+    count = max(args.streams, round(rate * args.seconds / args.tokens))
+    requests = [
+        Request(index=i, prompt_ids=list(range(1, 65)), max_new_tokens=args.tokens)
+        for i in range(count)
+    ]
+    arrival = ConstantRate(rate / args.tokens) if args.spread else ClosedLoop(args.streams)
+    with core_for_the_server() as cpu:
+        config = NullConfig(
+            interval_ms=args.interval_ms,
+            ttft_ms=args.interval_ms,
+            incremental=args.incremental,
+            cpu=cpu,
+        )
+        with null_server(config) as server:
+            endpoint = Endpoint(server.url, stream=True)
+            run_level(endpoint, requests[:1], ClosedLoop(1), timeout_s=args.seconds + 60)
+            server.reset()
+            gc.collect()
+            if args.tracemalloc:
+                tracemalloc.start()
+            with Memory(server.process.pid) as memory:
+                level = run_level(
+                    endpoint,
+                    requests,
+                    arrival,
+                    timeout_s=args.seconds + 60,
+                    on_result=memory.heard,
+                    workers=args.workers,
+                )
+            stats = server.stats()
+    metrics, health = summarize(level), level.health
+    wall = (level.end_ns - level.start_ns) * 1e-9
+    rss, traced = memory.slopes(args.tokens * args.interval_ms * 1e-3 * 1.5)
+    # What is in flight grows from event to event, but reaches `heard` at its end only: hence the mean.
+    kept = memory.kept / wall
+    faults = lost("level", level, stats)
+    rows = [
+        ("streams, requests", f"{args.streams:,}, {count:,}"),
+        ("asked", f"{rate:,.0f} events a second for {args.seconds:g} s"),
+        ("wall time", f"{wall:.2f} s"),
+        ("events read; sent by the server", f"{health.events:,}; {stats.events:,} and a [DONE] a stream"),
+        ("events a second", f"{health.events / wall:,.0f}"),
+        ("CPU an event", f"{health.cpu_us_per_event:.2f} µs"),
+        ("CPU share of the busiest client process", f"{health.cpu_share:.1%}"),
+        ("CPU share of the server", f"{stats.cpu_s / wall:.1%}"),
+        ("loop lag p99, mean", f"{health.loop_lag_p99_ms:.2f}, {health.loop_lag_mean_ms:.3f} ms"),
+        ("schedule delay p99", f"{health.schedule_delay_p99_ms:.3f} ms"),
+        ("longest pause of the collector", f"{health.gc_pause_max_ms:.2f} ms"),
+        ("throughput off the server's count", f"{metrics.tok_s / stats.tok_s - 1:+.3%}"),
+        ("added time to first token", f"{added_ttft_ms(level, stats):.3f} ms"),
+        ("resident memory: first, last", f"{memory.rows[0][1] / 2**20:.1f}, {memory.rows[-1][1] / 2**20:.1f} MiB"),
+        ("resident memory, slope", f"{rss / 1024:+.1f} KiB/s"),
+        ("of that, records kept", f"{kept / 1024:+.1f} KiB/s"),
+        ("client says it was the bottleneck", health.bound_reason or "no"),
+        ("lost or counted twice", "; ".join(faults) or "nothing"),
+    ]  # fmt: skip
+    if args.tracemalloc:
+        rows.append(("tracemalloc, slope", f"{traced / 1024:+.1f} KiB/s"))
+    if args.workers > 1:
+        rows.append(("processes", str(health.workers)))
+    print(f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}")
+    for name, value in rows:
+        print(f"{name + ':':44} {value}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
