@@ -34,9 +34,9 @@ from kit.golden import Golden, golden_for, read_golden
 from kit.load.selftest import self_test
 from kit.records import RunData
 from kit.report.console import ConsoleObserver, duration
-from kit.report.text import print_verdict
+from kit.report.finish import finish
 from kit.resume import Resumed
-from kit.runfolder import VERDICT, dump, latest_run, read_run, write_atomic
+from kit.runfolder import latest_run, read_run
 from kit.scenarios import Rig, load_scenario
 
 # The same code as an INVALID run: numbers of such a client would mean nothing.
@@ -78,24 +78,6 @@ def _earlier(rig: Rig, out: Path | None) -> RunData | None:
         return read_run(folder) if folder else None
     except KitError:
         return None
-
-
-def _finish(
-    folder: Path, golden: Golden | None, console: Console, as_json: bool, quiet: bool
-) -> int:
-    """Judge the run folder, write verdict.json, print, and return the exit code."""
-    verdict = judging.judge(read_run(folder), golden)
-    write_atomic(folder / VERDICT, dump(verdict))
-    if as_json:
-        sys.stdout.buffer.write(dump(verdict))
-    elif quiet:
-        console.print(
-            f"{verdict.status}  {verdict.headline}", markup=False, highlight=False, soft_wrap=True
-        )
-    else:
-        print_verdict(verdict, console)
-        console.print(f"run folder {folder}", markup=False, highlight=False, soft_wrap=True)
-    return verdict.exit_code
 
 
 def _golden(rig: Rig, path: Path | None) -> Golden | None:
@@ -300,7 +282,7 @@ def _measure_and_judge(
                 soft_wrap=True,
             )
         raise
-    code = _finish(folder, golden, console, as_json, quiet)
+    code = finish(folder, golden, console, as_json=as_json, quiet=quiet)
     if not quiet:
         console.print(f"took {duration(time.monotonic() - begun)}", highlight=False)
     return code
