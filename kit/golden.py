@@ -38,11 +38,17 @@ class Reference(StrictModel):
 
 
 class Factors(StrictModel):
-    """The three factors of throughput at one level."""
+    """The three factors of throughput at one level, by the client; two of them by the server's log as well."""
 
     effective_concurrency: Positive | None = None
     accept_length: Positive | None = None
     step_time_s: Positive | None = None
+    decoding: Positive | None = Field(
+        default=None, description="requests that the server decoded at once, mean over the pass"
+    )
+    decode_step_s: Positive | None = Field(
+        default=None, description="seconds per step, by the server's log"
+    )
 
 
 class Claim(StrictModel):

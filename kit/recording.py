@@ -33,10 +33,13 @@ def _reference(groups: list[list[float]]) -> Reference:
 
 
 def _factors(records: list[LevelRecord]) -> Factors:
+    told = [r.server for r in records if r.server and r.server.concurrency]
     return Factors(
         effective_concurrency=_mean([r.effective_concurrency for r in records], 3),
         accept_length=_mean([r.accept_length for r in records], 4),
         step_time_s=_mean([r.step_time_s for r in records], 7),
+        decoding=_mean([s.concurrency for s in told], 3) if told else None,
+        decode_step_s=_mean([s.mean_step_s for s in told], 7) if told else None,
     )
 
 

@@ -98,6 +98,19 @@ class ServerFigures(Record):
     step_time_s: float | None = Field(
         default=None, description="seconds per step at running_max, by the server's own clock"
     )
+    queue_mean: float = 0.0
+    concurrency: float | None = Field(
+        default=None, description="requests decoding at once, mean over the pass; a line each step"
+    )
+    mean_step_s: float | None = Field(
+        default=None, description="seconds per step, mean over requests; a line each step"
+    )
+    request_steps: int | None = Field(
+        default=None, description="decode steps, summed over requests; a line each step"
+    )
+    decoded_tokens: float | None = Field(
+        default=None, description="tokens of those steps, before what exceeds a request is cut off"
+    )
 
 
 class LevelRecord(Record):

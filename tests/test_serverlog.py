@@ -6,7 +6,7 @@ import pytest
 
 from kit import serverlog
 from kit.records import LevelRecord, ServerFigures
-from kit.verdict.cause import product_findings
+from kit.verdict.product import product_findings
 from kit.verdict.guards import all_findings
 from tests.factory import level_record, manifest, plan, run_data
 

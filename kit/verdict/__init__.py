@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from kit.golden import Golden
 from kit.records import RunData
-from kit.verdict.cause import find_cause, product_findings
+from kit.verdict.cause import find_cause
 from kit.verdict.claims import judge_claim
 from kit.verdict.comparable import comparability
 from kit.verdict.guards import all_findings
@@ -23,6 +23,7 @@ from kit.verdict.model import (
     Verdict,
 )
 from kit.verdict.precision import Wide, too_wide
+from kit.verdict.product import product_findings
 
 __all__ = ["Verdict", "Wide", "judge", "too_wide"]
 
@@ -141,7 +142,8 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
     else:
         status, headline = _from_levels(levels, claims)
     causes = []
-    if golden and comparable.same and not invalid:
+    if golden and comparable.same:
+        # Also of an INVALID run: why it is slower often is why it is invalid.
         moved = [v for v in levels if v.status in ("SLOWER", "FASTER")]
         causes = [c for v in moved if (c := find_cause(run, golden, v.scenario, v.level))]
     return Verdict(

@@ -11,6 +11,9 @@ Severity = Literal["invalid", "warning", "note"]
 LevelStatus = Literal["REPRODUCED", "FASTER", "SLOWER", "INCONCLUSIVE", "NO REFERENCE"]
 ClaimStatus = Literal["holds", "holds within tolerance", "refuted", "open", "not measured"]
 FactorName = Literal["effective concurrency", "accept length", "step time"]
+# Where a change of a factor comes from: a cap on running requests, the load client, the load otherwise, the draft's
+# guesses, the steps themselves.
+Origin = Literal["cap", "client", "load", "draft", "steps"]
 
 EXIT_CODES: dict[Status, int] = {
     "REPRODUCED": 0,
@@ -107,13 +110,16 @@ class Cause(_Frozen):
     """Which factor moved a level away from golden, in words and figures.
 
     ``main`` is the factor that explains most of the change, None if none moved beyond its noise. ``product_error`` is
-    by how much, relatively, the three factors miss the measured throughput.
+    by how much, relatively, the three factors miss the measured throughput. ``witness`` says whose concurrency and step
+    time they are: the server's log's, or the client's.
     """
 
     scenario: str
     level: int
     text: str
     main: FactorName | None = None
+    origin: Origin | None = None
+    witness: Literal["server", "client"] = "client"
     factors: list[FactorChange]
     product_error: float
 
