@@ -33,7 +33,7 @@ from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
 from kit.load.selftest import self_test
 from kit.records import RunData
-from kit.report.console import ConsoleObserver, duration
+from kit.report.console import ConsoleObserver, duration, planned_time
 from kit.report.finish import finish
 from kit.resume import Resumed
 from kit.runfolder import latest_run, read_run
@@ -245,6 +245,7 @@ def _measure_and_judge(
                 f"plan: {', '.join(plan.scenarios)} × {plan.launches} launches × {plan.sweeps} sweeps "
                 f"at C = {', '.join(map(str, plan.levels))}, protocol {plan.protocol}, "
                 f"{plan.output_tokens} output tokens"
+                + planned_time(None if resumed else pipeline.clock_for(plan, golden, earlier))
             )
             if budgeted is not None:
                 observer.note(f"budget {duration(budget_s or 0)}: {budgeted.text()}")
@@ -252,7 +253,7 @@ def _measure_and_judge(
                 observer.note(resumed.text())
             if chosen.caveat:
                 observer.note(chosen.caveat)
-            models = pipeline.ensure_pair(chosen, observer.note)
+            models = pipeline.ensure_pair(chosen, observer.phase)
             folder = pipeline.run(
                 chosen,
                 wanted,

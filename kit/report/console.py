@@ -6,24 +6,21 @@ from pathlib import Path
 from types import TracebackType
 
 from rich.console import Console
-from rich.status import Status
 
 from kit.records import FailureRecord, LaunchRecord, LevelRecord
-from kit.schedule import Step
+from kit.report.live import LiveView, duration
+from kit.schedule import Clock, Step
+
+__all__ = ["ConsoleObserver", "duration", "planned_time"]
 
 
-def duration(seconds: float) -> str:
-    """Return ``45 s``, ``3 min 05 s`` or ``1 h 20 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def planned_time(clock: Clock | None) -> str:
+    """Return ``; about 6 min``: what a whole plan takes by estimate. Nothing for a run that goes on."""
+    return "" if clock is None else f"; about {duration(clock.left_s())}"
 
 
 class ConsoleObserver:
-    """Prints a run as it goes. On a terminal the current step lives on one changing line.
+    """Prints a run as it goes: on a terminal one changing line a level and a bar, in a pipe one line a pass.
 
     Args:
         console: Where to print.
@@ -38,13 +35,13 @@ class ConsoleObserver:
         self.sweeps = sweeps
         self.quiet = quiet
         self.folder: Path | None = None
-        self._status: Status | None = None
+        self._live: LiveView | None = None
         self._now = ""
 
     def __enter__(self) -> ConsoleObserver:
         if self.console.is_terminal and not self.quiet:
-            self._status = self.console.status("starting")
-            self._status.start()
+            self._live = LiveView(self.console)
+            self._live.start()
         return self
 
     def __exit__(
@@ -53,9 +50,9 @@ class ConsoleObserver:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._status:
-            self._status.stop()
-            self._status = None
+        if self._live:
+            self._live.stop()
+            self._live = None
 
     def _say(self, text: str) -> None:
         if not self.quiet:
@@ -64,6 +61,13 @@ class ConsoleObserver:
     def note(self, text: str) -> None:
         """Print one line of what is being done outside a step."""
         self._say(text)
+
+    def phase(self, text: str) -> None:
+        """Say how far a long phase is: on the changing line, with a bar where ``text`` counts (8 of 12)."""
+        if self._live:
+            self._live.now(text)
+        else:
+            self._say(text)
 
     def opened(self, folder: Path) -> None:
         """See :class:`kit.measure.Observer`."""
@@ -79,17 +83,18 @@ class ConsoleObserver:
         }[step.kind]
         launch = f"launch {step.launch + 1}/{max(self.launches, step.launch + 1)}"
         self._now = f"{step.scenario} · {launch} · {what}"
-        left = f"about {duration(left_s)} left"
-        if self._status:
-            self._status.update(f"{self._now} · {left}")
+        if self._live:
+            if step.kind == "start":
+                self._live.settle()
+            self._live.now(self._now, left_s)
         elif step.kind == "start":
             # Without a terminal there is no changing line: say it once a server.
-            self._say(f"{self._now} · {left}")
+            self._say(f"{self._now} · about {duration(left_s)} left")
 
     def waiting(self, scenario: str, waited_s: float) -> None:  # noqa: ARG002 - the protocol's
         """See :class:`kit.measure.Observer`."""
-        if self._status:
-            self._status.update(f"{self._now} · {duration(waited_s)}")
+        if self._live:
+            self._live.now(f"{self._now} · {duration(waited_s)}")
 
     def launched(self, record: LaunchRecord) -> None:
         """See :class:`kit.measure.Observer`."""
@@ -104,6 +109,9 @@ class ConsoleObserver:
 
     def passed(self, record: LevelRecord) -> None:
         """See :class:`kit.measure.Observer`."""
+        if self._live:
+            self._live.add(record)
+            return
         accept = ""
         if record.accept_length:
             accept = f"  accept length {record.accept_length:.2f}"

@@ -77,7 +77,7 @@ def machine_rows(manifest: Manifest) -> list[tuple[str, str]]:
         ("processor", fp.get("cpu_model") and f"{fp['cpu_model']}, {fp.get('cpu_cores')} cores"),
         ("memory", fp.get("memory_gib") and f"{fp['memory_gib']} GiB"),
         ("system", fp.get("os") and f"{fp['os']}, kernel {fp.get('kernel')}"),
-        ("virtual machine", {True: "yes", False: "no"}.get(fp.get("virtualised"))),
+        ("virtual machine", {True: "yes", False: "no"}.get(fp.get("virtualised", "unknown"))),
         ("Python", fp.get("python")),
         *((name, version) for name, version in (fp.get("packages") or {}).items()),
         ("kit", manifest.kit_version),
