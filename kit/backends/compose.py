@@ -21,7 +21,8 @@ import docker.errors
 from kit import paths
 from kit.backends import engine
 from kit.backends.base import wait_until_decoding
-from kit.backends.process import check_port_free
+from kit.backends.leftovers import owner
+from kit.backends.process import check_port_free, reserve_port
 from kit.backends.watch import Watch, read_state
 from kit.compose.launch import (
     container_user,
@@ -273,6 +274,7 @@ class ComposeBackend:
                 else (),
                 user=container_user(folders),
                 memory=self.memory,
+                labels={"kit.owner": owner(), "kit.run": log.parent.parent.name},
             ),
             encoding="utf-8",
         )
@@ -346,7 +348,7 @@ class ComposeBackend:
         check_port_free("127.0.0.1", self.port)
         self.prepare(cpu=command.env.get(SWITCH) == "1")
         project = f"kit-{command.scenario}-{uuid.uuid4().hex[:8]}"
-        with reaper(self.host, project):
+        with reserve_port(self.port), reaper(self.host, project):
             server = self.start(command, log, project)
             failed: BaseException | None = None
             try:

@@ -11,6 +11,7 @@ import sys
 import click
 
 from kit import __version__, interrupts
+from kit.cli.clean import clean
 from kit.cli.containers import compose_group, image_group
 from kit.cli.doctor import doctor
 from kit.cli.lossless import lossless
@@ -27,7 +28,7 @@ SECTIONS: list[tuple[str, list[str]]] = [
     ("Run", ["reproduce", "bench", "serve"]),
     ("Judge", ["check", "report", "compare", "lossless", "golden"]),
     ("Look", ["doctor", "scenarios", "show", "fingerprint"]),
-    ("Prepare", ["pair", "patches", "compose", "image"]),
+    ("Prepare", ["pair", "patches", "compose", "image", "clean"]),
 ]
 
 
@@ -87,6 +88,7 @@ for command in (
     patches_group,
     compose_group,
     image_group,
+    clean,
 ):
     cli.add_command(command)
 

@@ -107,6 +107,7 @@ def launch_override(
     libraries: Sequence[str] = (),
     user: str | None = None,
     memory: str | None = None,
+    labels: dict[str, str] | None = None,
 ) -> str:
     """Return the compose file of one launch. Pure.
 
@@ -121,6 +122,7 @@ def launch_override(
         libraries: The driver's libraries on the host, where the engine does not mount them itself.
         user: ``uid:gid`` instead of the image's user.
         memory: Limit such as ``8g``.
+        labels: Further labels: who made it, for which run.
     """
     environment = {k: v for k, v in command.env.items() if k not in HOST_ONLY}
     volumes: list[dict[str, Any]] = [{"type": "volume", "source": "jit", "target": "/cache"}]
@@ -141,7 +143,7 @@ def launch_override(
         "    depends_on: !reset null",
         # The kit waits and looks by itself; a probe during a measurement would be load.
         "    healthcheck: {disable: true}",
-        f"    labels: {_text({'kit.launch': project})}",
+        f"    labels: {_text({'kit.launch': project, **(labels or {})})}",
     ]
     if devices:
         lines.append(f"    devices: {_text(list(devices))}")

@@ -10,6 +10,7 @@ BASE.pid and its exit code in BASE.rc.
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import signal
@@ -25,7 +26,9 @@ import kit.cli.run
 import kit.load
 import kit.planted
 import kit.planted.make
+import kit.report.finish
 from kit.backends.process import ProcessBackend
+from kit.report.write import Written
 
 # The stand-in is ready in no time; a quarter of a second a poll would be most of a run.
 kit.backends.base.POLL_S = 0.03
@@ -93,6 +96,8 @@ def _kit(job: dict[str, Any]) -> None:
         _step_clock(20, float(os.environ["TEST_CLOCK"]))
     if "TEST_APPENDS" in os.environ:
         _count_appends(os.open(os.environ["TEST_APPENDS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    if "TEST_NO_REPORT" in os.environ:
+        kit.report.finish.write_reports = lambda *_: Written(None, None, "")
     sys.argv = ["kit", *job["argv"]]
     code: Any = 70
     try:
@@ -124,6 +129,9 @@ def _supervise(job: dict[str, Any]) -> None:
 def main() -> None:
     # Nobody waits for the supervisors: the kernel does.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    # The load client collects garbage before each level; what is imported here is not worth a look each time.
+    gc.freeze()
+    gc.unfreeze = lambda: None
     for line in sys.stdin:
         job = json.loads(line)
         if os.fork() == 0:
