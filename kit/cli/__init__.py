@@ -11,6 +11,7 @@ import sys
 import click
 
 from kit import __version__, interrupts
+from kit.cli.bench import bench
 from kit.cli.clean import clean
 from kit.cli.containers import compose_group, image_group
 from kit.cli.doctor import doctor
@@ -20,7 +21,7 @@ from kit.cli.models import pair
 from kit.cli.patches import patches_group
 from kit.cli.report import report
 from kit.cli.results import check, compare, golden_group
-from kit.cli.run import bench, reproduce, serve
+from kit.cli.run import reproduce, serve
 from kit.cli.show import scenarios, show
 from kit.errors import EngineError, KitError
 

@@ -1,4 +1,4 @@
-"""``kit reproduce``, ``kit bench`` and ``kit serve``."""
+"""``kit reproduce`` and ``kit serve``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from kit.cli.options import (
 from kit.cli.resume import chosen_port, resume_option, take_up
 from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
-from kit.load.selftest import self_test
 from kit.records import RunData
 from kit.report.console import ConsoleObserver, duration, planned_time
 from kit.report.finish import finish
@@ -39,11 +38,9 @@ from kit.resume import Resumed
 from kit.runfolder import latest_run, read_run
 from kit.scenarios import Rig, load_scenario
 
-# The same code as an INVALID run: numbers of such a client would mean nothing.
-CLIENT_TOO_SLOW = 3
 
-
-def _out_option(command: Callable[..., None]) -> Callable[..., None]:
+def out_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option that says where run folders go."""
     return click.option(
         "--out",
         type=click.Path(file_okay=False, path_type=Path),
@@ -123,7 +120,7 @@ def _golden(rig: Rig, path: Path | None) -> Golden | None:
 @click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
 @resume_option
 @port_option
-@_out_option
+@out_option
 @click.option("--quiet", is_flag=True, help="Print the verdict line only.")
 @json_option
 @click.pass_context
@@ -163,7 +160,7 @@ def reproduce(
         scenarios = tuple(resumed.manifest.plan.scenarios)
         port = chosen_port(ctx, resumed, port)
     ctx.exit(
-        _measure_and_judge(
+        measure_and_judge(
             rig=rig,
             scenarios=scenarios or pipeline.CORE,
             levels=levels,
@@ -184,7 +181,7 @@ def reproduce(
     )
 
 
-def _measure_and_judge(
+def measure_and_judge(
     *,
     rig: str | None,
     scenarios: tuple[str, ...],
@@ -203,6 +200,7 @@ def _measure_and_judge(
     budget_s: float | None = None,
     resumed: Resumed | None = None,
 ) -> int:
+    """Measure and judge as ``kit reproduce`` does; return the exit code."""
     # With --json only the verdict goes to standard output.
     console = Console(stderr=as_json)
     begun = time.monotonic()
@@ -303,74 +301,6 @@ def _interrupted(observer: ConsoleObserver) -> int:
             err=True,
         )
     return interrupts.exit_code()
-
-
-@click.command()
-@click.argument("scenario", required=False)
-@rig_option
-@click.option(
-    "--url", default=None, help="Measure a server that runs already instead of starting one."
-)
-@click.option("--levels", type=Levels(), default=None, help="Concurrency levels, e.g. 1,4,8.")
-@click.option("--sweeps", type=click.IntRange(1, 100), default=1, show_default=True)
-@click.option("--stream", is_flag=True, help="Stream the answers: adds time to first token.")
-@click.option(
-    "--self-test",
-    "run_self_test",
-    is_flag=True,
-    help="Measure the load client itself against a built-in null server.",
-)
-@backend_option
-@port_option
-@_out_option
-@json_option
-@click.pass_context
-def bench(
-    ctx: click.Context,
-    scenario: str | None,
-    rig: str | None,
-    url: str | None,
-    levels: list[int] | None,
-    sweeps: int,
-    stream: bool,
-    run_self_test: bool,
-    backend: str,
-    port: int,
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Measure one scenario, once; or the load client itself.
-
-    \b
-    Examples:
-      kit bench spec-v2 --rig cpu --levels 1,4
-      kit bench spec-v2 --rig cpu --url http://127.0.0.1:30000
-      kit bench --self-test
-    """
-    if run_self_test:
-        found = self_test(progress=lambda text: click.echo(text, err=True))
-        click.echo(found.text())
-        ctx.exit(0 if found.passed else CLIENT_TOO_SLOW)
-    if scenario is None:
-        raise click.UsageError("name a scenario, or give --self-test")
-    ctx.exit(
-        _measure_and_judge(
-            rig=rig,
-            scenarios=(scenario,),
-            levels=levels,
-            protocol=None,
-            launches=1,
-            sweeps=sweeps,
-            backend=backend,
-            url=url,
-            golden_file=None,
-            stream=stream,
-            port=port,
-            out=out,
-            quiet=False,
-            as_json=as_json,
-        )
-    )
 
 
 @click.command()
