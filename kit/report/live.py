@@ -83,7 +83,7 @@ class LiveView:
         self._begun = self._told = time.monotonic()
         self._spinner = Spinner("dots")
         self._live = Live(
-            console=console, get_renderable=self._draw, refresh_per_second=4, transient=True
+            console=console, get_renderable=self._draw, refresh_per_second=2, transient=True
         )
 
     def start(self) -> None:
