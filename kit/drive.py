@@ -60,6 +60,7 @@ def served_model(base_url: str, api_key: str | None = None) -> str | None:
             models = json.loads(reply.read(READ_LIMIT))["data"]
         return str(models[0]["id"])
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code in (401, 403):
             raise EngineError(
                 f"The server at {root} refuses the key (HTTP {error.code}).", "Set KIT_API_KEY."
