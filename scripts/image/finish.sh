@@ -23,12 +23,13 @@ site=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 key=$(cat "locks/$1"-py3*.txt patches/*.patch /etc/os-release 2>/dev/null | sha256sum | cut -c1-16)
 "$python" - "$1" "$key" "$actual" <<'PYTHON' >"$root/image.json"
 import json, os, sys
-from kit import fingerprint
+from kit import fingerprint, patches
 flavour, key, lock = sys.argv[1:]
 here = fingerprint.collect()
 print(json.dumps({
     "flavour": flavour, "cache_key": key, "lock_sha256": lock, "git_commit": os.environ.get("GIT_COMMIT") or None,
     "python": here.python, "os": here.os, "packages": here.packages,
+    "patches": [patch.id for patch in patches.live() if patch.live],
 }, indent=1))
 PYTHON
 cat "$root/image.json"

@@ -3,10 +3,12 @@
 They import SGLang, so they need the CPU engine's environment, which this test session does not have.
 """
 
+# ruff: noqa: N801, N802 - the faked driver has CUDA's names
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +74,7 @@ def test_with_the_fix_each_request_owns_exactly_its_accepted_tokens(
 ) -> None:
     offsets = replayed_offsets(accepted, True, padded=padded)
     assert offsets[0] == 0
-    lens = [b - a for a, b in zip(offsets, offsets[1:], strict=False)]
+    lens = [b - a for a, b in pairwise(offsets)]
     assert lens == [*accepted, *[STEPS + 1] * padded]
     # Never beyond what the graph was captured for.
     assert offsets[-1] <= (STEPS + 1) * (len(accepted) + padded)
