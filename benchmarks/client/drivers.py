@@ -19,7 +19,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 PROMPT = "word " * 64
 
@@ -33,7 +33,7 @@ def rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def kit(args: argparse.Namespace, api: str) -> dict[str, Any]:
+def kit(args: argparse.Namespace, api: Literal["generate", "completions"]) -> dict[str, Any]:
     from kit.load import ClosedLoop, Endpoint, Request, run_level, summarize
     from kit.load.metrics import token_gaps
 

@@ -9,9 +9,9 @@ The null server has the last core to itself, the client the others. Every reques
 token an event. The server counts what it sent; a token that did not arrive, or arrived twice, ends the program with 1.
 
 Memory: resident memory is sampled every half second, and a straight line is fitted through the samples after the
-first round of requests. A level keeps the time and count of every event (16 bytes) and the answer of every request for
-its metrics, which must grow; here each result is checked as it ends and what it holds is let go, so that the slope shows
-what the client itself would leak. ``--keep`` keeps them, as a measurement does.
+first round of requests. A level keeps the time and count of every event (16 bytes) and the answer of every request
+for its metrics, which must grow; here each result is checked as it ends and what it holds is let go, so that the
+slope shows what the client itself would leak. ``--keep`` keeps them, as a measurement does.
 """
 
 from __future__ import annotations

@@ -7,32 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kit.load.sse import Event, EventTooLargeError, SseParser
-
-
-def plain(stream: bytes) -> list[Event]:
-    """The standard, read word by word over the whole stream at once."""
-    lines = (
-        stream.removeprefix(b"\xef\xbb\xbf")
-        .replace(b"\r\n", b"\n")
-        .replace(b"\r", b"\n")
-        .split(b"\n")
-    )
-    events, data, name = [], [], b""
-    for line in [*lines, b""]:
-        if line == b"":
-            if data:
-                events.append(Event(b"\n".join(data), name))
-            data, name = [], b""
-        elif line.startswith(b":"):
-            pass
-        else:
-            field, _, value = line.partition(b":")
-            value = value[1:] if value.startswith(b" ") else value
-            if field == b"data":
-                data.append(value)
-            elif field == b"event":
-                name = value
-    return events
+from tests.load.fuzzing import plain_events as plain
 
 
 def read(pieces: list[bytes]) -> list[Event]:
