@@ -1,4 +1,4 @@
-"""Draw docs/report.svg: the verdict of a run as the terminal shows it.
+"""Draw docs/report.png: the top of a run's report.html as a browser shows it (needs Chromium and Pillow).
 
 python docs/report_picture.py runs/RUN
 """
@@ -6,33 +6,26 @@ python docs/report_picture.py runs/RUN
 from __future__ import annotations
 
 import io
+import shutil
 import sys
 from pathlib import Path
 
-from rich.console import Console
+from PIL import Image
+from playwright.sync_api import sync_playwright
 
-from kit.golden import golden_for
-from kit.report.text import print_verdict
-from kit.runfolder import read_run
-from kit.verdict import judge
-
-run = read_run(Path(sys.argv[1]))
-
-
-class Wrapping(Console):
-    """A picture has a width: long lines are wrapped, not cut."""
-
-    def print(self, *objects: object, **options: object) -> None:  # type: ignore[override]
-        """Print without soft wrapping."""
-        super().print(*objects, **{**options, "soft_wrap": False})  # type: ignore[arg-type]
-
-
-console = Wrapping(record=True, width=150, file=io.StringIO(), force_terminal=True, highlight=False)
-print_verdict(judge(run, golden_for(str(run.manifest.rig["name"]))), console)
-svg = console.export_svg(title="make reproduce")
-# The default style fetches a font from the web; a picture should open offline.
-start, end = svg.index("@font-face"), svg.rindex("@font-face")
-end = svg.index("}", end) + 1
-svg = svg[:start] + svg[end:]
-svg = svg.replace("Fira Code", "DejaVu Sans Mono, Menlo, Consolas")
-Path(__file__).with_name("report.svg").write_text(svg)
+page_file = (Path(sys.argv[1]) / "report.html").resolve()
+program = shutil.which("chromium") or shutil.which("google-chrome")
+with sync_playwright() as driver:
+    browser = driver.chromium.launch(executable_path=program)
+    page = browser.new_page(viewport={"width": 1100, "height": 1000}, color_scheme="light")
+    page.goto(page_file.as_uri())
+    bottom = page.evaluate(
+        "document.querySelector('#throughput svg').getBoundingClientRect().bottom + 30"
+    )
+    shot = page.screenshot(
+        full_page=True, clip={"x": 0, "y": 0, "width": 1100, "height": round(bottom)}
+    )
+    browser.close()
+# 64 colours are enough for a drawing, and a page of the repository stays small.
+picture = Image.open(io.BytesIO(shot)).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+picture.save(Path(__file__).with_name("report.png"), optimize=True)

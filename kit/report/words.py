@@ -22,6 +22,10 @@ def cause_sentences(verdict: Verdict) -> list[str]:
         return [_cause(cause) for cause in verdict.causes]
     if verdict.status == "INVALID":
         return ["No cause is looked for in numbers that mean nothing; see the findings."]
+    if verdict.status == "NOT COMPARABLE":
+        return [
+            "Levels are not judged against another machine's figures, so no change is explained."
+        ]
     if verdict.decided_by == "claims":
         return ["Levels decide nothing here, so no change of theirs is explained."]
     if verdict.status in ("SLOWER", "FASTER"):

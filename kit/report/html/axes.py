@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from kit.report.html.svg import DASHES, GRID, MARKERS, MUTED, SERIES, WIDE
 
+# A level's number with air around it.
+NAME_PX = 27
 # The published scenarios keep their colour in every report; others take the next free one.
 FIXED = {"baseline": 0, "spec-v1": 1, "spec-v2": 2}
 
@@ -31,11 +34,13 @@ def concurrency_axis(ax: Any, levels: Sequence[int], *, label: bool = True) -> N
     low, high = min(levels), max(levels)
     ax.set_xlim(low / 1.25, high * 1.25)
     ax.minorticks_off()
-    # Neighbouring ticks need room: of levels closer than 5 % of the axis the later one goes unnamed.
+    # Neighbouring names need room: of levels closer than that the later one goes unnamed.
+    columns = ax.get_subplotspec().get_gridspec().ncols
+    room = ax.figure.get_figwidth() * 72 / columns * 0.8
+    octaves = math.log2(high / low * 1.25**2)
     shown: list[int] = []
-    span = (high / low * 1.6) ** 0.07
     for level in sorted(levels):
-        if not shown or level / shown[-1] >= span:
+        if not shown or math.log2(level / shown[-1]) / octaves * room >= NAME_PX:
             shown.append(level)
     ax.set_xticks(shown, [str(level) for level in shown])
     if label:

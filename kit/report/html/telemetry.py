@@ -23,6 +23,8 @@ MISSING = (
 # A run of hours has more samples than a chart has pixels: this many means are drawn.
 POINTS = 240
 LINE_LIMIT = 1 << 20
+# Of more lines than this, as with eight GPUs, only mean and range are drawn; the table has each.
+SINGLE_LINES = 3
 
 
 @dataclass(frozen=True)
@@ -150,23 +152,28 @@ def telemetry_chart(run: RunData, telemetry: Telemetry) -> Chart | None:
             for i, (start, end) in enumerate(spans):
                 if i % 2:
                     ax.axvspan((start - begin) / per, (end - begin) / per, color=BAND, linewidth=0)
-            for i, (label, values) in enumerate(series.lines.items()):
-                x, y = _thin(telemetry.seconds, values)
-                ax.plot(
-                    [v / per for v in x],
-                    y,
-                    color=SERIES[i % len(SERIES)],
-                    linestyle=DASHES[i % len(DASHES)],
-                    linewidth=1.4,
-                    label=label,
-                )
+            if len(series.lines) > SINGLE_LINES:
+                _draw_range(ax, telemetry.seconds, series, per)
+            else:
+                for i, (label, values) in enumerate(series.lines.items()):
+                    x, y = _thin(telemetry.seconds, values)
+                    ax.plot(
+                        [v / per for v in x],
+                        y,
+                        color=SERIES[i % len(SERIES)],
+                        linestyle=DASHES[i % len(DASHES)],
+                        linewidth=1.4,
+                        label=label,
+                    )
             ax.set_title(f"{series.name}, {series.unit}")
             ax.set_xlabel(f"time, {unit}")
             draw.zero_based(ax)
             draw.calm(ax)
             if len(series.lines) > 1:
-                ax.margins(y=0.5 if len(series.lines) > 2 else 0.3)
-                ax.legend(loc="upper left", ncols=2 if len(series.lines) > 3 else 1, fontsize=10)
+                entries = min(len(series.lines), SINGLE_LINES)
+                # Room for the legend above the highest line.
+                ax.set_ylim(top=ax.get_ylim()[1] * (1 + 0.16 * entries))
+                ax.legend(loc="upper left", fontsize=10, borderaxespad=0.1, labelspacing=0.3)
         return fig
 
     rows = []
@@ -195,6 +202,18 @@ def telemetry_chart(run: RunData, telemetry: Telemetry) -> Chart | None:
         ["quantity", "of", "unit", "least", "median", "most"],
         rows,
     )
+
+
+def _draw_range(ax: Any, seconds: list[float], series: Series, per: float) -> None:
+    """Draw many lines as their mean within the band from the least to the most."""
+    thinned = [_thin(seconds, values)[1] for values in series.lines.values()]
+    x = [v / per for v in _thin(seconds, next(iter(series.lines.values())))[0]]
+    at = [[v for v in column if not math.isnan(v)] for column in zip(*thinned, strict=True)]
+    nan = math.nan
+    low, high = [min(c, default=nan) for c in at], [max(c, default=nan) for c in at]
+    ax.fill_between(x, low, high, color=SERIES[2], alpha=0.25, linewidth=0, label="least to most")
+    mean = [sum(c) / len(c) if c else nan for c in at]
+    ax.plot(x, mean, color=SERIES[2], linewidth=1.4, label=f"mean of {len(series.lines)}")
 
 
 def _spans(run: RunData) -> list[tuple[float, float]]:
