@@ -5,6 +5,7 @@ Each step takes what the one before made; the command line, compose and tests ca
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -332,8 +333,6 @@ def run(
     with folder, sampling(folder.path, gpus=gpus, backend=backend.name):
         folder.write_manifest(manifest)
         observer.opened(folder.path)
-        status: RunStatus = "failed"
-        detail = "an unexpected error"
         try:
             cut = measure(
                 Measurement(
@@ -354,16 +353,23 @@ def run(
                 )
             )
             failures = read_run(folder.path).failures
-            status = "failed" if failures else "interrupted" if cut else "complete"
+            status: RunStatus = "failed" if failures else "interrupted" if cut else "complete"
             detail = failures[0].sentence if failures else cut
         except KeyboardInterrupt:
-            status, detail = "interrupted", "interrupted by the user"
+            _close(folder, manifest, "interrupted", "interrupted by the user")
             raise
         except Exception as error:
-            detail = str(error).split("\n")[0]
+            _close(folder, manifest, "failed", str(error).split("\n")[0])
             raise
-        finally:
-            folder.write_manifest(
-                manifest.model_copy(update={"status": status, "status_detail": detail})
-            )
+        folder.write_manifest(
+            manifest.model_copy(update={"status": status, "status_detail": detail})
+        )
         return folder.path
+
+
+def _close(folder: RunFolder, manifest: Manifest, status: RunStatus, detail: str) -> None:
+    """Note how a run ended while an error is on its way: the first one is to be told, not a second one."""
+    with contextlib.suppress(UserError):
+        folder.write_manifest(
+            manifest.model_copy(update={"status": status, "status_detail": detail})
+        )

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from kit.attempts import settle
 from kit.errors import UserError
+from kit.interrupts import interrupt_held_back
 from kit.records import (
     SCHEMA,
     AnyRecord,
@@ -59,6 +60,11 @@ def write_atomic(path: Path, data: bytes) -> None:
         UserError: the disk is full or the folder cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with interrupt_held_back():
+        _write_atomic(path, temporary, data)
+
+
+def _write_atomic(path: Path, temporary: Path, data: bytes) -> None:
     try:
         with temporary.open("wb") as file:
             file.write(data)

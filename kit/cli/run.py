@@ -281,10 +281,24 @@ def measure_and_judge(
                 soft_wrap=True,
             )
         raise
+    _tell_changed(golden, chosen, golden_file)
     code = finish(folder, golden, console, as_json=as_json, quiet=quiet)
     if not quiet:
         console.print(f"took {duration(time.monotonic() - begun)}", highlight=False)
     return code
+
+
+def _tell_changed(golden: Golden | None, rig: Rig, path: Path | None) -> None:
+    """Say so if the golden file is another one than at the start, or cannot be read any more."""
+    try:
+        if _golden(rig, path) == golden:
+            return
+    except KitError:
+        pass
+    click.echo(
+        f"kit: The golden file of {rig.name} changed during the run; the verdict is by what it said at the start.",
+        err=True,
+    )
 
 
 def _interrupted(observer: ConsoleObserver) -> int:

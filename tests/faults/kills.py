@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kit import verdict as judging
 from kit.attempts import finished
 from kit.records import RunData
-from kit.runfolder import read_run
+from kit.runfolder import is_being_written, read_run
 from tests.faults.bench import Bench, Kit, free_port, until
 
 NO_GOLDEN = 5  # the exit code of a run in order that has no golden file
@@ -123,6 +123,8 @@ def one_kill(
         tally.before_the_folder += 1
         return
     path = bench.latest()
+    # A child that the kit was just making holds the lock until it is another program.
+    assert until(lambda: not is_being_written(path), 5)
     before = read_run(path)
     count = told.stat().st_size // 2 if told.exists() else 0
     tally.told += count

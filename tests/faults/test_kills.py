@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -29,8 +30,8 @@ def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tally]:
             "attached too": many_kills(bench, 40, seed=4, attach=True),
         }
 
-    def run(job: Callable[[Bench], dict[str, Tally]]) -> dict[str, Tally]:
-        bench = Bench(tmp_path_factory.mktemp("kills"))
+    def run(folder: Path, job: Callable[[Bench], dict[str, Tally]]) -> dict[str, Tally]:
+        bench = Bench(folder)
         try:
             found = job(bench)
             assert bench.left() == []
@@ -38,8 +39,9 @@ def tallies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tally]:
             bench.close()
         return found
 
+    folders = [tmp_path_factory.mktemp("kills") for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(run, (attached, rest))
+        first, second = pool.map(run, folders, (attached, rest))
     return {**first, **second}
 
 
