@@ -130,6 +130,12 @@ def resumed_wanted(plan: PlanConfig) -> Wanted:
     )
 
 
+def caveat_of(rig: Rig) -> str:
+    """Return what every report of this rig must say."""
+    trusted = "The server was allowed to run code from the model's folder (trust_remote_code)."
+    return f"{rig.caveat} {trusted}".strip() if rig.server.trust_remote_code else rig.caveat
+
+
 def ensure_pair(rig: Rig, progress: Callable[[str], None] | None = None) -> ModelPaths:
     """Make the rig's planted pair if it has one and it is not there yet; return where the models lie.
 
@@ -244,7 +250,7 @@ def _manifest(
         lock=os.environ.get("KIT_LOCK_NAME"),
         image_digest=getattr(backend, "image_digest", None),
         pair_digest=digest_of_models(models),
-        caveat=rig.caveat,
+        caveat=caveat_of(rig),
     )
 
 
@@ -313,7 +319,7 @@ def run(
         pair_plan = Plan.load(Path(models.plan_dir))
         prompts = PromptSource.planted(pair_plan, plan.input_tokens)
     else:
-        prompts = PromptSource.chat(tokenize_chat(models.target))
+        prompts = PromptSource.chat(tokenize_chat(models.target, rig.server.trust_remote_code))
     clock = clock_for(plan, golden, earlier)
     recorded = commands
     if resumed is not None and resumed.port:

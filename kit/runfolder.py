@@ -35,6 +35,7 @@ from kit.records import (
     RunData,
     record_adapter,
 )
+from kit.secrets import scrub_bytes
 from kit.telemetry.files import read_telemetry
 
 MANIFEST = "run.json"
@@ -67,7 +68,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def _write_atomic(path: Path, temporary: Path, data: bytes) -> None:
     try:
         with temporary.open("wb") as file:
-            file.write(data)
+            file.write(scrub_bytes(data))
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -202,7 +203,9 @@ class RunFolder:
         Raises:
             UserError: the disk is full. No part of the record is in the file then.
         """
-        line = orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_APPEND_NEWLINE)
+        line = scrub_bytes(
+            orjson.dumps(record.model_dump(mode="json"), option=orjson.OPT_APPEND_NEWLINE)
+        )
         try:
             self._write(line)
             if not isinstance(record, RequestRecord):

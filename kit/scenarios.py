@@ -208,6 +208,9 @@ class ServerConfig(StrictModel):
     args: Flags = Field(default_factory=dict)
     env: Environment = Field(default_factory=dict)
     startup_timeout_s: float = Field(default=600, gt=0)
+    trust_remote_code: bool = Field(
+        default=False, description="let the server run Python code from the model's folder"
+    )
     cpu_plugin: bool = False
     patches: list[PatchId] = Field(
         default_factory=list, description="ids of patches without which these flags mean nothing"
@@ -421,6 +424,8 @@ def server_command(
     argv += ["--host", host, "--port", str(port)]
     argv += ["--tp-size", str(rig.tensor_parallel)]
     argv += ["--max-running-requests", str(rig.max_running_requests)]
+    if rig.server.trust_remote_code:
+        argv += ["--trust-remote-code"]
     flags = effective_args(scenario, rig)
     env = {**rig.server.env, **scenario.env, **override.env}
     if port > 65535 - GRPC_OFFSET:

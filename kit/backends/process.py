@@ -28,13 +28,12 @@ from kit.backends.leftovers import MARK
 from kit.errors import EngineError, UserError
 from kit.interrupts import interrupt_held_back
 from kit.scenarios import ServerCommand
+from kit.secrets import scrub, scrub_file
 
 INTERRUPT_PATIENCE_S = 8.0
 TERMINATE_PATIENCE_S = 5.0
 KILL_PATIENCE_S = 5.0
 TAIL_LINES = 30
-# Secrets that a server needs but nobody may print.
-SECRET_NAMES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
 def check_port_free(host: str, port: int) -> None:
@@ -62,7 +61,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-lines:])
+    return scrub("\n".join(text.splitlines()[-lines:]))
 
 
 def explain_death(log: Path, status: str) -> EngineError:
@@ -308,4 +307,7 @@ class ProcessBackend:
                 yield server
             finally:
                 if server is not None:
-                    server.stop()
+                    try:
+                        server.stop()
+                    finally:
+                        scrub_file(log)
