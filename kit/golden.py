@@ -196,7 +196,7 @@ def golden_for(rig: str) -> Golden | None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Keeps small mappings of plain values on one line: a golden file is read by people."""
+    """Keeps small mappings and lists of plain values on one line: a golden file is read by people."""
 
 
 def _represent(dumper: yaml.SafeDumper, data: dict[Any, Any]) -> yaml.Node:
@@ -204,13 +204,22 @@ def _represent(dumper: yaml.SafeDumper, data: dict[Any, Any]) -> yaml.Node:
     return dumper.represent_mapping("tag:yaml.org,2002:map", data, flow_style=flow)
 
 
+def _represent_list(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
+    flow = not any(isinstance(v, (dict, list)) for v in data)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
+
+
 _Dumper.add_representer(dict, _represent)
+_Dumper.add_representer(list, _represent_list)
 
 
 def to_yaml(golden: Golden) -> str:
     """Return the text of a golden file; reading it gives the same golden back."""
     data = golden.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=False)
     data = {key: value for key, value in data.items() if value not in ({}, [])}
+    for claim in data.get("claims", []):
+        if not claim["replicates"]:
+            del claim["replicates"]
     # JSON mode turns level keys into strings; YAML should show numbers.
     for table in ("throughput", "factors"):
         if table in data:

@@ -38,6 +38,7 @@ class GpuSummary(_Frozen):
     joules: float | None
     reasons: dict[str, float] = Field(description="share of the samples, by clock event reason")
     foreign_pids: list[int] = Field(description="processes that are known not to be the kit's")
+    foreign_mib: int = Field(default=0, description="most memory that they held at one time")
 
 
 class Summary(_Frozen):
@@ -195,6 +196,10 @@ def _gpu_summary(
             if (share := sum(bool(m & bit) for m in masks) / len(masks) if masks else 0.0)
         },
         foreign_pids=sorted({p.pid for g in around for p in g.processes if p.ours is False}),
+        foreign_mib=max(
+            (sum(p.memory_mib or 0 for p in g.processes if p.ours is False) for g in around),
+            default=0,
+        ),
     )
 
 

@@ -21,17 +21,14 @@ from kit.verdict.model import (
     LevelVerdict,
     Status,
     Verdict,
+    count,
 )
-from kit.verdict.precision import Wide, too_wide
+from kit.verdict.precision import Wide, advice, too_wide
 from kit.verdict.product import product_findings
 
 __all__ = ["Verdict", "Wide", "judge", "too_wide"]
 
 SEVERITY_ORDER = {"invalid": 0, "warning": 1, "note": 2}
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
 def _from_levels(
@@ -67,7 +64,7 @@ def _from_levels(
     held = [c for c in claims if c.status != "not measured"]
     return (
         "REPRODUCED",
-        f"{_count(len(judged), 'level')} within tolerance of golden, {_count(len(held), 'claim')} of "
+        f"{count(len(judged), 'level')} within tolerance of golden, {count(len(held), 'claim')} of "
         f"{len(claims)} hold" + _not_measured(claims),
     )
 
@@ -79,7 +76,7 @@ def _claim_text(claim: ClaimVerdict) -> str:
 
 def _not_measured(claims: Sequence[ClaimVerdict]) -> str:
     missing = sum(c.status == "not measured" for c in claims)
-    return f" ({_count(missing, 'claim')} not measured)" if missing else ""
+    return f" ({count(missing, 'claim')} not measured)" if missing else ""
 
 
 def _claim_side(refuted: Sequence[ClaimVerdict]) -> Status:
@@ -103,7 +100,7 @@ def _from_claims(claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
         return "INCONCLUSIVE", "too noisy to tell: " + "; ".join(_claim_text(c) for c in still_open)
     return (
         "REPRODUCED",
-        f"{len(judged)} of {_count(len(claims), 'claim')} hold; nothing was found that voids the numbers"
+        f"{len(judged)} of {count(len(claims), 'claim')} hold; nothing was found that voids the numbers"
         + _not_measured(claims),
     )
 
@@ -141,6 +138,8 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
         headline = f"this machine is another than golden's; of the claims: {shape}, {text}"
     else:
         status, headline = _from_levels(levels, claims)
+    if status == "INCONCLUSIVE" and golden:
+        findings += advice(run, golden)
     causes = []
     if golden and comparable.same:
         # Also of an INVALID run: why it is slower often is why it is invalid.

@@ -13,6 +13,7 @@ from kit import stats
 from kit.attempts import finished, planned_passes
 from kit.golden import Golden
 from kit.records import LevelRecord, RequestRecord, RunData
+from kit.verdict.machine import machine_findings
 from kit.verdict.model import Finding
 
 # A pass is counted as capped when fewer requests than this share of C were in flight where C could be. Closed
@@ -305,6 +306,11 @@ def outlying(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
                 )
 
 
+def machine(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
+    """Something else used the machine, or it slowed itself down."""
+    yield from machine_findings(run)
+
+
 def incomplete(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
     """The run was interrupted, or its file has lines that cannot be read."""
     if run.manifest.status in ("interrupted", "running"):
@@ -365,6 +371,7 @@ GUARDS: tuple[Callable[[RunData, Golden | None], Iterator[Finding]], ...] = (
     client_bound,
     capped,
     outlying,
+    machine,
     incomplete,
 )
 

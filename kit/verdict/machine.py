@@ -1,8 +1,8 @@
 """Findings about the machine: what telemetry saw while a level was measured, and what the doctor said. Pure.
 
-A GPU that slowed itself down or was shared, and processors that were shared, are warnings at their level: they do not
-void numbers, and they name a cause for numbers that are lower than they should be. What the doctor warned of is a
-note.
+A GPU that another process used voids the numbers of its level. A GPU that slowed itself down, and processors that were
+shared, are warnings: they do not void numbers, and they name a cause for numbers that are lower than they should be.
+What the doctor warned of is a note.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LEAST_CAPPED = 0.5
 MOST_OTHERS = 0.10
 MOST_STEAL = 0.02
 MOST_GAP = 0.1
+# Memory of others on a GPU, MiB, from which they count as users of it: a desktop has less, a model more.
+FOREIGN_MIB = 1024
 # A pass of fewer samples is too short for shares of them.
 FEWEST = 3
 # A note for each would hide the rest.
@@ -96,10 +98,12 @@ def _gpu_findings(scenario: str, level: int, summaries: Sequence[Summary]) -> It
     foreign = sorted({(g.index, pid) for s in summaries for g in s.gpus for pid in g.foreign_pids})
     if foreign:
         named = ", ".join(f"pid {pid} on GPU {index}" for index, pid in foreign[:6])
+        held = max(g.foreign_mib for s in summaries for g in s.gpus)
         yield Finding(
             id="gpu-shared",
-            severity="warning",
-            seen=f"Another process was on the GPU during {where}: {named}.",
+            # A desktop's few MiB do not void a run; a process with a model's worth of memory computes.
+            severity="invalid" if held >= FOREIGN_MIB else "warning",
+            seen=f"Another process was on the GPU during {where}: {named}, with {held} MiB.",
             why="It takes SMs, memory bandwidth and memory, at times that nobody can tell afterwards.",
             remedy="End it, or keep other users off the GPU, and measure again.",
             scenario=scenario,

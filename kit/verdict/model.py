@@ -25,6 +25,11 @@ EXIT_CODES: dict[Status, int] = {
 }
 
 
+def count(n: int, word: str) -> str:
+    """Return ``1 level`` or ``3 levels``."""
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True)
 

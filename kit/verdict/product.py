@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from kit import stats
 from kit.records import LevelRecord, RunData
-from kit.verdict.model import Finding
+from kit.verdict.model import Finding, count
 
 PRODUCT_SLACK = stats.PRODUCT_SLACK
 LEAST_PASSES = 3
@@ -105,8 +105,8 @@ def _overlap(found: Sequence[tuple[float, str]]) -> Finding:
     return Finding(
         id="steps-beyond-the-end",
         severity="note",
-        seen=f"At {len(found)} levels the product of the three factors is above the measured throughput, by up to "
-        f"{worst:.1%}; steps disagree ({where}).",
+        seen=f"At {count(len(found), 'level')} the product of the three factors is above the measured throughput, "
+        f"by up to {worst:.1%}; steps disagree ({where}).",
         why="The overlap scheduler launches the next step before it knows that a request has ended, so up to one step "
         "of each request is decoded for nothing. Concurrency and step time are not the reason.",
         remedy="Nothing to mend: it shrinks with longer outputs, and both sides of a comparison have it.",
@@ -166,7 +166,7 @@ def _outside_steps(run: RunData) -> Iterator[Finding]:
         return
     worst = max(gaps, key=lambda g: abs(g.step_time.value - 1))
     seen = (
-        f"At {len(gaps)} levels the client's step time is not the one in the server's log; the most at "
+        f"At {count(len(gaps), 'level')} the client's step time is not the one in the server's log; the most at "
         f"{worst.where}: {worst.step_time.value - 1:+.1%}"
     )
     if worst.concurrency is not None:
