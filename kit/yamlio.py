@@ -12,6 +12,16 @@ from kit.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_BYTES = 1 << 20
+# What PyYAML raises at text that is not its own: numbers beyond limits, dates that are none, keys without a hash.
+UNREADABLE = (
+    yaml.YAMLError,
+    ArithmeticError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
 
 
 class StrictModel(BaseModel):
@@ -21,7 +31,17 @@ class StrictModel(BaseModel):
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe loading that refuses a key given twice, which plain YAML loaders silently overwrite."""
+    """Safe loading that refuses a key given twice, which plain YAML loaders silently overwrite.
+
+    Aliases are refused too: a few lines of them stand for gigabytes of data, and no file of the kit needs one.
+    """
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next node."""
+        if self.check_event(yaml.events.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.composer.ComposerError(None, None, "an alias is not allowed here", mark)
+        return super().compose_node(parent, index)
 
 
 def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -54,11 +74,13 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
         UserError: missing, unreadable, too large, not UTF-8, not YAML, or not a mapping.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        if len(raw) > MAX_BYTES:
             raise UserError(
                 f"The {what} {path} is larger than {MAX_BYTES} bytes.", "Is it the right file?"
             )
-        text = path.read_text(encoding="utf-8")
+        text = raw.decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"There is no {what} {path}.", "Check the name.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -66,7 +88,7 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
     try:
         # The loader is a SafeLoader: no object of the file's choosing is ever built.
         data = yaml.load(text, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).split("\n")[0]
@@ -81,13 +103,13 @@ def read_mapping(path: Path, what: str) -> dict[str, Any]:
 def explain(error: ValidationError) -> str:
     """Return the first problem of a validation error as one clause: ``speculative.topk: ...``."""
     first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    where = " ".join(".".join(str(part) for part in first["loc"]).split())
     kind = first["type"]
     if kind == "extra_forbidden":
         return f"unknown key {where!r}"
     if kind == "missing":
         return f"the key {where!r} is missing"
-    text = first["msg"].removeprefix("Value error, ")
+    text = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
     return f"{where}: {text}" if where else text
 
 
@@ -104,3 +126,7 @@ def read_model(model: type[Model], path: Path, what: str) -> Model:
         raise UserError(
             f"The {what} {path} is not right: {explain(error).rstrip('.')}.", "Correct that key."
         ) from None
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
+        # A rule of the model that fell over a value of no sense.
+        text = str(error).split("\n")[0]
+        raise UserError(f"The {what} {path} is not right: {text}.", "Correct it.") from None
