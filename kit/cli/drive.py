@@ -54,7 +54,7 @@ class ArrivalParam(click.ParamType[Arrival]):
 
 
 @contextlib.contextmanager
-def _server(
+def served(
     scenario: str | None, rig: str | None, url: str | None, backend: str, port: int
 ) -> Iterator[tuple[str, Plan | None]]:
     """Give the address of a server that answers and, where the kit made its model, the plan of it."""
@@ -104,7 +104,7 @@ def drive(
     key = os.environ.get(API_KEY)
     found: list[dict[str, Any]] = []
     sound = True
-    with _server(scenario, rig, url, backend, port) as (base_url, plan):
+    with served(scenario, rig, url, backend, port) as (base_url, plan):
         if api != "generate" and model is None:
             model = driving.served_model(base_url, key)
         endpoint = Endpoint(base_url, api, stream=stream, model=model, api_key=key)
