@@ -34,6 +34,7 @@ class Checkout:
             "scripts/docker-on-debian.sh",
             f'case "$1" in stop) /bin/rm {root}/engine ;; *) touch {root}/engine ;; esac',
         )
+        self.script("scripts/ci-chromium.sh", "")
         self.script(".venv/bin/python", f"echo '{SUMMARY}'")
 
     def script(self, name: str, body: str) -> None:

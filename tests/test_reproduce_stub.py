@@ -51,7 +51,7 @@ def stub(
     fake.chmod(0o755)
     monkeypatch.setenv("KIT_PAIRS", str(pairs))
     monkeypatch.setattr(
-        "kit.cli.run.ProcessBackend", functools.partial(ProcessBackend, python=str(fake))
+        "kit.backends.auto.ProcessBackend", functools.partial(ProcessBackend, python=str(fake))
     )
     golden = project / "golden" / "cpu.yaml"
     golden.unlink(missing_ok=True)
@@ -183,7 +183,7 @@ def test_hanging_server_times_out(stub: Any) -> None:
         (["--rig", "nope"], "no rig named 'nope'"),
         (["--levels", "1,99"], "between 1 and"),
         (["--golden", "/none.yaml"], "no golden file"),
-        (["--backend", "attach"], "needs --url"),
+        (["--backend", "attach"], "attach needs a server"),
         (["--url", "ftp://x", "-s", "baseline"], "not a URL"),
         (["--levels", "a"], "not a list of levels"),
     ],
@@ -234,7 +234,7 @@ def test_bench_measures_a_server_that_runs_already(stub: Any) -> None:
 @pytest.mark.parametrize("moment", ["starting the server", "warm-up", "sweep 1"])
 def test_ctrl_c_keeps_samples_and_leaves_nothing(stub: Any, moment: str) -> None:
     code = (
-        "import functools, sys, kit.cli.run as r\n"
+        "import functools, sys, kit.backends.auto as r\n"
         "from kit.backends.process import ProcessBackend\n"
         f"r.ProcessBackend = functools.partial(ProcessBackend, python={str(stub.fake)!r})\n"
         "from kit.cli import main\n"
