@@ -8,8 +8,10 @@ import subprocess
 import sys
 import textwrap
 import threading
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -208,6 +210,58 @@ def test_every_fault_has_a_name_and_loses_nothing_else(actions: list[Action], ki
     assert len(error.message) <= 500
 
 
+DRIPS: list[tuple[bytes, bytes]] = [
+    (b"HTTP/1.1 200 OK\r\n", b"X: y\r\n"),
+    (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "),
+    (STREAM_HEAD, chunk(b": ping\n\n")),
+    (STREAM_HEAD + chunk(b"data: "), chunk(b"x")),
+]
+
+
+@pytest.mark.parametrize(("begin", "drip"), DRIPS)
+def test_a_server_that_drips_for_ever_runs_into_the_time_limit(begin: bytes, drip: bytes) -> None:
+    def script(asked: Asked) -> list[Action]:
+        if asked.number == 0:
+            return [begin, *([drip, 0.02] * 1500)]
+        return [STREAM_HEAD + chunk(steps_of(4, [1, 4]) + DONE) + STREAM_END]
+
+    level = go(script, 2, stream=True, timeout_s=0.6)
+    assert kinds(level) == ["timeout", None]
+    # The limit is on the whole request: bytes that come do not extend it.
+    assert 0.55e9 <= level.results[0].end_ns - level.results[0].send_ns < 20e9
+
+
+def test_interim_answers_without_end_are_refused() -> None:
+    assert kinds(go(lambda _: [b"HTTP/1.1 100 Continue\r\n\r\n" * 4000, 30.0], timeout_s=20)) == [
+        "too-large"
+    ]
+
+
+def test_an_error_with_a_huge_body_keeps_its_beginning_only() -> None:
+    body = b"overloaded " * 100_000
+
+    def script(_: Asked) -> list[Action]:
+        return [b"HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n" % len(body) + body]
+
+    level = go(script, 2)
+    assert kinds(level) == ["http-status"] * 2
+    error = level.results[0].error
+    assert error is not None
+    assert error.message.startswith("HTTP 503: overloaded overloaded")
+    assert len(error.message) <= 400
+
+
+def test_a_redirect_is_not_followed_and_says_so() -> None:
+    with scripted(
+        lambda _: [reply(b"", "307 Temporary Redirect", "Location: /generate2\r\n")]
+    ) as server:
+        level = run_level(Endpoint(server.url), requests(1), ClosedLoop(1), timeout_s=10)
+        assert len(server.asked) == 1
+    error = level.results[0].error
+    assert error is not None
+    assert "redirects are not followed" in error.message
+
+
 def test_nobody_there_is_a_connect_error_for_each(free_port: int) -> None:
     url = f"http://127.0.0.1:{free_port}"
     for arrival in (ClosedLoop(2), ConstantRate(1000)):
@@ -399,6 +453,19 @@ def test_an_open_loop_sends_on_schedule_and_does_not_wait_for_answers(arrival: A
     assert summarize(level).steady_tok_s is None
     if isinstance(arrival, Trace):
         assert [r.planned_ns for r in level.results] == [round(t * 1e9) for t in arrival.times]
+
+
+@pytest.mark.parametrize("arrival", [ClosedLoop(1), ConstantRate(50)])
+def test_the_schedule_delay_is_in_milliseconds_and_of_every_send(arrival: Arrival) -> None:
+    level = go(answer, 12, arrival)
+    rows = level.results
+    if isinstance(arrival, ClosedLoop):
+        late = [after.send_ns - before.end_ns for before, after in pairwise(rows)]
+    else:
+        late = [r.send_ns - (r.planned_ns or 0) for r in rows]
+    assert all(ns > 0 for ns in late)
+    told = level.health.schedule_delay_p99_ms
+    assert told == pytest.approx(float(np.percentile(late, 99)) * 1e-6, rel=1e-9)
 
 
 def test_a_trace_of_another_length() -> None:
