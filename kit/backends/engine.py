@@ -242,7 +242,8 @@ def software(client: Any, image_id: str) -> dict[str, Any]:
 
     The file is copied out of a container that is never started.
     """
-    made = client.containers.create(image_id, network_disabled=True)
+    # An image need not have a command of its own; this one is never run.
+    made = client.containers.create(image_id, ["true"], network_disabled=True)
     try:
         chunks, _ = made.get_archive(str(IMAGE_FACTS))
         raw = io.BytesIO(b"".join(itertools.islice(chunks, FACTS_CHUNKS)))
