@@ -222,7 +222,8 @@ DRIPS: list[tuple[bytes, bytes]] = [
 def test_a_server_that_drips_for_ever_runs_into_the_time_limit(begin: bytes, drip: bytes) -> None:
     def script(asked: Asked) -> list[Action]:
         if asked.number == 0:
-            return [begin, *([drip, 0.02] * 1500)]
+            drips: list[Action] = [drip, 0.02]
+            return [begin, *drips * 1500]
         return [STREAM_HEAD + chunk(steps_of(4, [1, 4]) + DONE) + STREAM_END]
 
     level = go(script, 2, stream=True, timeout_s=0.6)
