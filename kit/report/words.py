@@ -90,6 +90,11 @@ def machine_rows(manifest: Manifest) -> list[tuple[str, str]]:
         ("image", manifest.image_digest),
         ("backend", f"{manifest.backend} ({manifest.backend_reason})"),
         ("model pair", pair_text(manifest)),
+        (
+            "code in the model's folder",
+            (manifest.rig.get("server") or {}).get("trust_remote_code")
+            and "trusted: the server ran it",
+        ),
         ("fingerprint", manifest.fingerprint_hash),
     ]
     return [(name, str(value)) for name, value in rows if value]

@@ -11,11 +11,14 @@ import pytest
 
 from kit.golden import Golden
 from kit.records import FailureRecord, RunData
+from kit.report.html.axes import concurrency_axis
 from kit.report.html.page import render
-from kit.report.html.svg import VARIABLES
+from kit.report.html.svg import NARROW, VARIABLES, WIDE, drawing, panels
+from kit.report.words import cause_sentences, machine_rows
 from kit.runfolder import read_run
 from kit.verdict import Verdict, judge
 from tests.factory import level_record, manifest, plan, run_data
+from tests.test_verdict import golden_of, run_of, with_gpu
 
 EVIL = "<img src=x onerror=alert(1)>\"'&</style></title><script>alert(2)</script>"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -255,3 +258,45 @@ def test_two_drawings_of_a_run_are_the_same_file(folder: Path, golden: Golden, h
     empty = folder / "nothing"
     empty.mkdir()
     assert render(run, judge(run, golden), golden, empty) == html
+
+
+def test_a_slower_run_shows_its_cause(tmp_path: Path) -> None:
+    run = with_gpu(run_of(step=1.3))
+    golden = golden_of()
+    verdict = judge(run, golden)
+    assert verdict.status == "SLOWER"
+    assert verdict.causes
+    page = Page(render(run, verdict, golden, tmp_path))
+    text = " ".join(" ".join(page.text).split())
+    assert all(sentence in text for sentence in cause_sentences(verdict))
+    assert "step time" in cause_sentences(verdict)[0]
+    at = page.cells.index("step time")
+    change = next(f for f in verdict.causes[0].factors if f.factor == "step time")
+    assert page.cells[at + 1 : at + 3] == [change.ratio.text(3), "moved"]
+
+
+def test_where_nothing_is_comparable_no_level_is_called_unchanged() -> None:
+    run = with_gpu(run_of(step=1.3))
+    verdict = judge(run, golden_of(output_tokens=7))
+    assert verdict.status == "NOT COMPARABLE"
+    assert cause_sentences(verdict) == [
+        "Levels are not judged against another machine's figures, so no change is explained."
+    ]
+
+
+def test_code_from_a_models_folder_is_said(run: RunData) -> None:
+    server = {**run.manifest.rig["server"], "trust_remote_code": True}
+    trusting = run.manifest.model_copy(update={"rig": {**run.manifest.rig, "server": server}})
+    row = ("code in the model's folder", "trusted: the server ran it")
+    assert row in machine_rows(trusting)
+    assert row not in machine_rows(run.manifest)
+
+
+@pytest.mark.parametrize(("width", "named"), [(WIDE, 8), (NARROW, 7)])
+def test_levels_are_named_where_there_is_room(width: int, named: int) -> None:
+    with drawing():
+        _, (ax,) = panels(width, 1, 300)
+        concurrency_axis(ax, [1, 2, 5, 10, 30, 70, 100, 250])
+        names = [label.get_text() for label in ax.get_xticklabels()]
+    assert len(names) == named
+    assert {"1", "30", "250"} <= set(names)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kit.golden import Golden
 from kit.records import RunData
 from kit.report.html.page import render
-from kit.report.html.telemetry import MISSING, POINTS, read_telemetry
+from kit.report.html.telemetry import MISSING, POINTS, read_telemetry, thin
 from kit.telemetry.records import GpuSample, TelemetryHeader, TelemetrySample
 from kit.verdict import Verdict
 
@@ -70,7 +73,7 @@ def test_without_samples_the_report_says_so(
     assert 'id="telemetry"' not in html
 
 
-def test_the_chart_has_every_quantity_and_few_points(
+def test_the_chart_has_every_quantity(
     tmp_path: Path, run: RunData, verdict: Verdict, golden: Golden
 ) -> None:
     write(tmp_path / "telemetry.jsonl", run, 4000)
@@ -79,8 +82,33 @@ def test_the_chart_has_every_quantity_and_few_points(
     assert figure is not None
     for said in ("processors, % busy", "GPU power, W", "time, min", "<td>GPU 1</td>"):
         assert said in figure[0]
-    longest = max(re.findall(r' d="([^"]+)"', figure[0]), key=len)
-    assert 50 < longest.count("L ") <= POINTS
     assert "no &lt;RAPL&gt; here" in html
     assert MISSING not in html
     assert len(html) < 1_500_000
+
+
+@given(st.lists(st.floats(0, 1e4), min_size=1, max_size=2000))
+def test_thinning_keeps_the_mean_and_bounds_the_points(values: list[float]) -> None:
+    x, y = thin([float(i) for i in range(len(values))], values)
+    assert len(x) == len(y) <= POINTS
+    assert min(values) - 1e-6 <= min(y) <= max(y) <= max(values) + 1e-6
+    if len(values) % POINTS == 0 or len(values) <= POINTS:
+        assert math.fsum(y) / len(y) == pytest.approx(math.fsum(values) / len(values), abs=1e-6)
+
+
+def test_thinning_leaves_gaps_where_nothing_was_seen() -> None:
+    x, y = thin([0.0, 1.0], [math.nan, 2.0])
+    assert x == [0.0, 1.0]
+    assert math.isnan(y[0])
+    assert y[1] == 2.0
+
+
+def test_many_gpus_are_drawn_as_a_range_and_listed_each(
+    tmp_path: Path, run: RunData, verdict: Verdict, golden: Golden
+) -> None:
+    write(tmp_path / "telemetry.jsonl", run, 60, gpus=8)
+    html = render(run, verdict, golden, tmp_path)
+    figure = re.search(r'id="telemetry">.*?</figure>', html, re.S)
+    assert figure is not None
+    assert figure[0].count("mean of 8</text>") == 2
+    assert all(f"<td>GPU {i}</td>" in figure[0] for i in range(8))

@@ -88,6 +88,22 @@ def charts_of(run: RunData, verdict: Verdict, golden: Golden | None) -> dict[str
     }
 
 
+def factor_rows(verdict: Verdict) -> list[list[str]]:
+    """Return how each factor moved at the levels that a cause was looked for at."""
+    return [
+        [
+            cause.scenario,
+            str(cause.level),
+            change.factor,
+            interval(change.ratio, 3),
+            "moved" if change.moved else "within its noise",
+            "–" if change.share is None else f"{change.share:.0%}",
+        ]
+        for cause in verdict.causes
+        for change in cause.factors
+    ]
+
+
 def raw_files(folder: Path) -> list[str]:
     """Return the data files of a run folder, relative to it, in the order of interest."""
     logs = sorted(p.relative_to(folder).as_posix() for p in folder.glob("logs/*.log"))
@@ -153,6 +169,7 @@ def render(run: RunData, verdict: Verdict, golden: Golden | None, folder: Path) 
         "meaning": MEANING[verdict.status],
         "claims": [claim_view(claim) for claim in verdict.claims],
         "causes": cause_sentences(verdict),
+        "factors": factor_rows(verdict),
         "charts": charts,
         "telemetry": machine,
         "telemetry_missing": telemetry.MISSING,

@@ -126,7 +126,7 @@ def _known(series: Series) -> Series:
     return Series(series.name, series.unit, lines)
 
 
-def _thin(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
+def thin(x: list[float], y: list[float]) -> tuple[list[float], list[float]]:
     """Return at most ``POINTS`` means of neighbouring samples."""
     step = max(1, -(-len(x) // POINTS))
     xs, ys = [], []
@@ -156,7 +156,7 @@ def telemetry_chart(run: RunData, telemetry: Telemetry) -> Chart | None:
                 _draw_range(ax, telemetry.seconds, series, per)
             else:
                 for i, (label, values) in enumerate(series.lines.items()):
-                    x, y = _thin(telemetry.seconds, values)
+                    x, y = thin(telemetry.seconds, values)
                     ax.plot(
                         [v / per for v in x],
                         y,
@@ -206,8 +206,8 @@ def telemetry_chart(run: RunData, telemetry: Telemetry) -> Chart | None:
 
 def _draw_range(ax: Any, seconds: list[float], series: Series, per: float) -> None:
     """Draw many lines as their mean within the band from the least to the most."""
-    thinned = [_thin(seconds, values)[1] for values in series.lines.values()]
-    x = [v / per for v in _thin(seconds, next(iter(series.lines.values())))[0]]
+    thinned = [thin(seconds, values)[1] for values in series.lines.values()]
+    x = [v / per for v in thin(seconds, next(iter(series.lines.values())))[0]]
     at = [[v for v in column if not math.isnan(v)] for column in zip(*thinned, strict=True)]
     nan = math.nan
     low, high = [min(c, default=nan) for c in at], [max(c, default=nan) for c in at]
