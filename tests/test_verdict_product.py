@@ -267,3 +267,47 @@ class TestForeignProcess:
         assert self.severity(self.run(80)) == ["warning"]
         assert self.severity(self.run(20_000, ours=True)) == []
         assert self.severity(self.run(20_000, ours=None)) == []
+
+
+def test_what_telemetry_saw_of_the_machine_is_told_with_the_cause() -> None:
+    slow = run_of(told(mean_step_s=0.02))
+    rows = [r.model_copy(update={"t": 100.0}) for r in slow.levels]
+    samples = [TelemetrySample(t=90.0 + i, cpu=0.9, cpu_ours=0.4) for i in range(11)]
+    header = TelemetryHeader(t=80.0, interval_s=1.0, cpus=2)
+    rows = [r.model_copy(update={"wall_s": 10.0}) for r in rows]
+    run = slow.model_copy(update={"levels": rows, "telemetry": samples, "telemetry_header": header})
+    result = judge(run, golden().model_copy(update={"fingerprint": {}}))
+    (cause,) = result.causes
+    assert cause.main == "step time"
+    assert "seen meanwhile: Other processes had 50% of the processors" in cause.text
+
+
+def test_another_amount_of_work_is_said_in_the_headline() -> None:
+    base = golden().model_copy(update={"output_tokens": 47})
+    result = judge(run_of(told()), base)
+    assert result.status == "NOT COMPARABLE"
+    assert "Golden has 47 output tokens a request, this run 48" in result.headline
+    assert "another than golden's" not in result.headline
+
+
+def test_a_noisy_run_says_how_many_launches_would_decide_or_that_golden_is_the_limit() -> None:
+    def noisy(launches: int, spread: float, shift: float = 1.0) -> RunData:
+        run = run_of(told(), launches=launches)
+        signs = (1, -1, 0.5, -0.5)
+        rows = [
+            r.model_copy(update={"tok_s": r.tok_s * shift * (1 + spread * signs[r.launch % 4])})
+            for r in run.levels
+        ]
+        return run.model_copy(update={"levels": rows})
+
+    base = record(noisy(20, 0.06), "test", decides="levels").model_copy(update={"fingerprint": {}})
+    result = judge(noisy(2, 0.06, 0.95), base)
+    assert result.status == "INCONCLUSIVE"
+    (note,) = (f for f in result.findings if f.id == "too-noisy")
+    assert "spec-v2 at C=4, against golden, is known to" in note.seen
+    assert "launches are expected to decide: --launches" in note.remedy
+    poor = record(noisy(2, 0.04), "test", decides="levels").model_copy(update={"fingerprint": {}})
+    result = judge(noisy(4, 0.04, 0.97), poor)
+    assert result.status == "INCONCLUSIVE"
+    (note,) = (f for f in result.findings if f.id == "too-noisy")
+    assert note.remedy.startswith("Golden's own launches are the limit")

@@ -16,6 +16,7 @@ from kit.verdict.guards import all_findings
 from kit.verdict.levels import judge_levels
 from kit.verdict.model import (
     EXIT_CODES,
+    Cause,
     ClaimVerdict,
     Finding,
     LevelVerdict,
@@ -105,6 +106,33 @@ def _from_claims(claims: Sequence[ClaimVerdict]) -> tuple[Status, str]:
     )
 
 
+def _shape(claims: Sequence[ClaimVerdict]) -> str:
+    """Say what of the claims holds where absolute throughput is not compared."""
+    judged = [c for c in claims if c.status != "not measured"]
+    if not judged:
+        return "no claim was measured, so no ratio of scenarios is judged either"
+    status, text = _from_claims(claims)
+    return f"ratios of scenarios are judged all the same: {status}, {text}"
+
+
+# Findings that can be the reason for longer or shorter steps.
+EXPLAINS_STEPS = {"gpu-throttled", "gpu-power-capped", "gpu-shared", "cpu-shared", "cpu-steal"}
+
+
+def _explained(cause: Cause, findings: Sequence[Finding]) -> Cause:
+    """Return a cause with what telemetry saw at its level, where that can be the reason."""
+    if cause.origin != "steps":
+        return cause
+    seen = [
+        f.seen.rstrip(".")
+        for f in findings
+        if f.id in EXPLAINS_STEPS and (f.scenario, f.level) == (cause.scenario, cause.level)
+    ]
+    if not seen:
+        return cause
+    return cause.model_copy(update={"text": f"{cause.text}; seen meanwhile: {'; '.join(seen)}"})
+
+
 def judge(run: RunData, golden: Golden | None) -> Verdict:
     """Return the verdict of a run.
 
@@ -133,9 +161,8 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
     elif decided_by == "claims":
         status, headline = _from_claims(claims)
     elif not comparable.same:
-        shape, text = _from_claims(claims)
         status = "NOT COMPARABLE"
-        headline = f"this machine is another than golden's; of the claims: {shape}, {text}"
+        headline = f"{comparable.text.rstrip('.')}; {_shape(claims)}"
     else:
         status, headline = _from_levels(levels, claims)
     if status == "INCONCLUSIVE" and golden:
@@ -144,7 +171,11 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
     if golden and comparable.same:
         # Also of an INVALID run: why it is slower often is why it is invalid.
         moved = [v for v in levels if v.status in ("SLOWER", "FASTER")]
-        causes = [c for v in moved if (c := find_cause(run, golden, v.scenario, v.level))]
+        causes = [
+            _explained(c, findings)
+            for v in moved
+            if (c := find_cause(run, golden, v.scenario, v.level))
+        ]
     return Verdict(
         status=status,
         exit_code=EXIT_CODES[status],
