@@ -36,6 +36,8 @@ from kit.schedule import Clock, Step, launch_order
 WARM_AGREEMENT = 0.10
 NS = 1e-9
 MOST_REASONS = 3
+# How long after a failed request a server's death may take to show.
+DYING_S = 1.0
 
 
 class Observer(Protocol):
@@ -328,7 +330,7 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
     job.folder.append(record)
     job.clock.done(step, record.wall_s)
     job.observer.passed(record)
-    if record.failed and not server.alive():
+    if record.failed and _has_died(server):
         raise server.why_dead()
     if record.failed == record.requests:
         detail = next((r.error.message for r in level.results if r.error), "")
@@ -337,6 +339,16 @@ def _one_pass(job: Measurement, server: ServerHandle, step: Step) -> LevelRecord
             "Look at the server's log.",
         )
     return record
+
+
+def _has_died(server: ServerHandle) -> bool:
+    """Return whether a server is dead or dying: its connections break a moment before its process ends."""
+    deadline = time.monotonic() + DYING_S
+    while server.alive():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _planned(job: Measurement, step: Step, phase: Phase, prompt: list[int]) -> int | None:

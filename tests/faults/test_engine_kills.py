@@ -1,0 +1,18 @@
+"""The real engine on the CPU, killed: the kit once, its server once (benchmarks/faults/kill_engine.py: ten times)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.bench import free_port
+from tests.faults.engine_kills import EngineBench
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("victim", ["kit", "server"])
+def test_a_killed_run_of_the_real_engine_goes_on(tmp_path: Path, victim: str) -> None:
+    bench = EngineBench(tmp_path, free_port())
+    print(bench.kill_once(random.Random(3), (9.0, 12.0), victim))
