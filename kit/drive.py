@@ -24,6 +24,7 @@ from kit.load import (
     Trace,
     run_level,
     summarize,
+    workers_for,
 )
 from kit.load.arrivals import arrival_text
 from kit.load.model import Api
@@ -119,6 +120,21 @@ def requests_for(
         Request(i, tokens, text=f"({first + i}) {texts[(first + i) % len(texts)]}")
         for i in range(count)
     ]
+
+
+def workers_of(arrival: Arrival, tokens: int, stream: bool) -> int:
+    """Return the client processes that an open loop of streams needs: 1 where the rate of events is not known.
+
+    An event a token is the most; a closed loop goes as fast as the server, which only a measurement tells.
+    """
+    if not stream or isinstance(arrival, ClosedLoop):
+        return 1
+    if isinstance(arrival, Trace):
+        span = arrival.times[-1] - arrival.times[0] if arrival.times else 0.0
+        rate = len(arrival.times) / span if span > 0 else 0.0
+    else:
+        rate = arrival.rate
+    return workers_for(rate * tokens)
 
 
 def limited(arrival: Arrival, count: int) -> Arrival:

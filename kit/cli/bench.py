@@ -66,6 +66,12 @@ CLIENT_TOO_SLOW = 3
     help="Output tokens a request. Default: 64.",
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=None,
+    help="Client processes. Default: as many as the rate of an open loop needs, else 1.",
+)
+@click.option(
     "--self-test",
     "run_self_test",
     is_flag=True,
@@ -89,6 +95,7 @@ def bench(
     model: str | None,
     count: int | None,
     tokens: int | None,
+    workers: int | None,
     run_self_test: bool,
     backend: str,
     port: int,
@@ -124,12 +131,15 @@ def bench(
                 model=model,
                 count=count,
                 tokens=tokens or 64,
+                workers=workers,
                 out=out,
                 as_json=as_json,
             )
         )
-    if model or count or tokens:
-        raise click.UsageError("--model, --requests and --tokens go with --arrival or --api")
+    if model or count or tokens or workers:
+        raise click.UsageError(
+            "--model, --requests, --tokens and --workers go with --arrival or --api"
+        )
     if scenario is None:
         raise click.UsageError("name a scenario, a running server with --url, or give --self-test")
     ctx.exit(

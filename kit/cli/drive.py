@@ -93,6 +93,7 @@ def drive(
     model: str | None,
     count: int | None,
     tokens: int,
+    workers: int | None,
     out: Path | None,
     as_json: bool,
 ) -> int:
@@ -117,7 +118,13 @@ def drive(
             requests = driving.requests_for(api, number, tokens, PROMPT_TOKENS, plan, sent + WARM)
             sent += WARM + number
             driving.warm_up(endpoint, warm, TIMEOUT_S)
-            level = run_level(endpoint, requests, arrival, timeout_s=TIMEOUT_S)
+            level = run_level(
+                endpoint,
+                requests,
+                arrival,
+                timeout_s=TIMEOUT_S,
+                workers=workers or driving.workers_of(arrival, tokens, stream),
+            )
             outcome = driving.outcome(endpoint, arrival, requests, level, plan)
             sound = sound and driving.is_sound(outcome)
             found.append(outcome)

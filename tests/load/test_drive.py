@@ -230,6 +230,38 @@ def test_how_many_are_sent() -> None:
     assert drive.limited(ClosedLoop(5), 2) == ClosedLoop(5)
 
 
+def test_processes_follow_the_rate_of_an_open_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    # A process for every 20,000 events a second.
+    assert drive.workers_of(Poisson(500), 100, True) == 3
+    assert drive.workers_of(ConstantRate(200), 100, True) == 1
+    assert drive.workers_of(Poisson(500), 100, False) == 1
+    assert drive.workers_of(ClosedLoop(9000), 100, True) == 1
+    assert drive.workers_of(Trace(tuple(i / 500 for i in range(501))), 100, True) == 3
+    assert drive.workers_of(Trace((1.0, 1.0)), 100, True) == 1
+
+
+def test_two_processes_send_what_one_would(server: NullServer) -> None:
+    server.reset()
+    args = [
+        "--stream",
+        "--arrival",
+        "constant:200",
+        "--requests",
+        "30",
+        "--tokens",
+        "5",
+        "--workers",
+        "2",
+        "--json",
+    ]
+    found = json.loads(bench("--url", server.url, *args).stdout)[0]
+    assert found["client"]["workers"] == 2
+    assert found["figures"]["errors"] == 0
+    assert server.stats().tokens == 32 * 5
+    assert found["client"]["events"] == 30 * 6
+
+
 # -- what came back
 
 

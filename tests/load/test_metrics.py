@@ -157,3 +157,16 @@ def test_a_closed_loop_is_full_all_through_its_window(slots: int, lengths: list[
         assert sum(r.send_ns <= t < r.end_ns for r in results) == most
     # Every request makes one token a tick: the steady rate is exactly the number of slots.
     assert summarize(level(results)).steady_tok_s == pytest.approx(most * 1e9)
+
+
+def test_the_window_opens_when_the_loop_was_full_for_the_first_time() -> None:
+    # Two at once, then one after the other: full from the start, although it is refilled later.
+    rows = [result(0, 10 * S), result(0, 2 * S, index=1), result(2 * S + 1, 6 * S, index=2)]
+    assert full_window(rows) == (0, 6 * S)
+    assert full_window([]) is None
+    assert full_window([result(0, 0)]) is None
+
+
+def test_a_level_without_any_length_has_no_rates() -> None:
+    metrics = summarize(LevelResult([result(5, 5)], 5, 5, HEALTH))
+    assert (metrics.tok_s, metrics.effective_concurrency) == (0.0, 0.0)

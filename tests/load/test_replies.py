@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kit.errors import UserError
 from kit.load.bodies import request_body
 from kit.load.model import Api, Endpoint, Request, RequestResult
-from kit.load.replies import Reply, ReplyError, reply_for, scan_count
+from kit.load.replies import Reply, ReplyError, load_object, reply_for, scan_count
 from kit.load.sse import Event
 from tests.load.scripted import meta, state
 
@@ -304,3 +304,19 @@ def test_meta_without_speculation_has_no_verify_steps() -> None:
         feed(reader(), [{"output_ids": list(range(6)), "meta_info": meta(6, 6)}]).spec_verify_ct
         is None
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"error": {"message": "first", "code": 1}}, "first"),
+        ({"object": "error", "message": "second"}, "second"),
+        ({"error": "third"}, "third"),
+        ({"error": {"code": 4}}, "{'code': 4}"),
+    ],
+)
+def test_an_error_says_what_the_server_said(value: Any, told: str) -> None:
+    with pytest.raises(ReplyError) as caught:
+        load_object(json.dumps(value).encode())
+    assert caught.value.error.kind == "server-error"
+    assert caught.value.error.message == told
