@@ -270,6 +270,7 @@ def test_a_slower_run_shows_its_cause(tmp_path: Path) -> None:
     text = " ".join(" ".join(page.text).split())
     assert all(sentence in text for sentence in cause_sentences(verdict))
     assert "step time" in cause_sentences(verdict)[0]
+    assert f"The other {len(verdict.causes) - 3} levels that moved" in text
     at = page.cells.index("step time")
     change = next(f for f in verdict.causes[0].factors if f.factor == "step time")
     assert page.cells[at + 1 : at + 3] == [change.ratio.text(3), "moved"]
