@@ -1,0 +1,98 @@
+"""What this GPU host answers, for the tests of those who have none: doctor, NVML's answers, telemetry under load.
+
+    python3 benchmarks/gpu/doctor_fixture.py --rig h200 --out OUT
+
+Writes OUT/fixture.json (``nvml``: every question that was asked and its answer, ``doctor``: the results) and
+OUT/telemetry.jsonl (20 s, idle and then under matrix products). A part that fails is noted and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kit import nvml
+from kit.doctor import probes
+from kit.doctor.run import examine, this_host
+from kit.scenarios import load_rig
+from kit.telemetry.sampler import sampling
+
+LOAD = """
+import time, torch
+a = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+end = time.time() + 10
+while time.time() < end:
+    for _ in range(20):
+        b = a @ a
+    torch.cuda.synchronize()
+"""
+IDLE_S = 6.0
+
+
+def main() -> int:
+    """Write the fixture; exit code 1 if a part of it failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--rig", default="h200")
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    recorders: list[nvml.RecordingNvml] = []
+    real = nvml.opened
+
+    @contextlib.contextmanager
+    def recorded() -> Iterator[nvml.Nvml]:
+        with real() as library:
+            recorders.append(nvml.RecordingNvml(library))
+            yield recorders[-1]
+
+    nvml.opened = recorded
+    found: dict[str, Any] = {"errors": []}
+
+    def part(name: str, call: Any) -> None:
+        begun = time.monotonic()
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - the other parts are worth having
+            found["errors"].append(f"{name}: {traceback.format_exc()}")
+        print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
+
+    def doctor() -> None:
+        with this_host() as machine:
+            report = examine(machine, probes.Job(rig=load_rig(args.rig)))
+        found["doctor"] = [
+            r.model_dump(mode="json") if hasattr(r, "model_dump") else dataclasses.asdict(r)
+            for r in report.results
+        ]
+
+    def telemetry() -> None:
+        with sampling(args.out, gpus=1, backend="process"):
+            time.sleep(IDLE_S)
+            subprocess.run([sys.executable, "-c", LOAD], timeout=60, check=False)
+            time.sleep(2)
+
+    part("doctor", doctor)
+    part("telemetry", telemetry)
+    answers: dict[str, Any] = {}
+    for recorder in recorders:
+        answers.update(recorder.answers)
+    found["nvml"] = answers
+    text = json.dumps(found, indent=1, default=str, sort_keys=True)
+    (args.out / "fixture.json").write_text(text + "\n", encoding="utf-8")
+    print(f"{len(answers)} answers of NVML, {len(found['errors'])} parts failed")
+    print("\n".join(found["errors"]))
+    return 1 if found["errors"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
