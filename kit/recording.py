@@ -139,7 +139,13 @@ def differences(a: Golden, b: Golden) -> list[str]:
     old_claims = {c.id: c for c in a.claims}
     new_claims = {c.id: c for c in b.claims}
     for name in sorted(old_claims.keys() | new_claims.keys()):
-        if old_claims.get(name) != new_claims.get(name):
-            kind = "changed" if name in old_claims and name in new_claims else "only in one"
-            lines.append(f"claim {name}: {kind}")
+        before, after = old_claims.get(name), new_claims.get(name)
+        if before is None or after is None:
+            lines.append(f"claim {name}: only in the {'first' if before else 'second'}")
+            continue
+        lines += [
+            f"claim {name}: {field.replace('_', ' ')} {getattr(before, field)} → {getattr(after, field)}"
+            for field in Claim.model_fields
+            if getattr(before, field) != getattr(after, field)
+        ]
     return lines or ["no difference"]

@@ -75,7 +75,9 @@ def test_differences_name_what_changed() -> None:
     b = record(with_gpu(run_of({"spec-v2": 0.5})), "test", claims=[CLAIM])
     text = "\n".join(differences(a, b))
     assert "spec-v2 C=4: " in text
-    assert "claim c: only in one" in text
+    assert "claim c: only in the second" in text
+    moved = b.model_copy(update={"claims": [CLAIM.model_copy(update={"at_least": 7.0})]})
+    assert f"claim c: at least {CLAIM.at_least} → 7.0" in differences(b, moved)
     assert differences(a, a) == ["no difference"]
 
 

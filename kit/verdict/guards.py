@@ -36,6 +36,7 @@ def wrong_worker(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
             seen[(launch.scenario, problem)] = None
     for scenario, problem in seen:
         kind = problem.split(":")[0] if problem.startswith(("wrong", "missing")) else ""
+        engine = kind in ("wrong worker", "wrong engine")
         yield Finding(
             id={
                 "wrong worker": "wrong-worker",
@@ -47,9 +48,16 @@ def wrong_worker(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
             scenario=scenario,
             seen=f"{scenario}: {problem}.",
             why="Both speculative scenarios start and look healthy on engines that run one worker for both; "
-            "their comparison would be void.",
-            remedy="Use SGLang 0.5.12.post1 from the kit's lock and look at "
-            f"`kit show {scenario}` and the server's log.",
+            "their comparison would be void."
+            if engine
+            else "The server does not run what the scenario says, so its numbers are another scenario's.",
+            remedy=(
+                "Use SGLang 0.5.12.post1 from the kit's lock and look at "
+                if engine
+                else "Take away the flag, variable or patch state that differs from "
+            )
+            + f"`kit show {scenario}`"
+            + (" and the server's log." if engine else ", and measure again."),
         )
 
 
