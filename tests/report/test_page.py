@@ -20,7 +20,7 @@ from kit.verdict import Verdict, judge
 from tests.factory import level_record, manifest, plan, run_data
 from tests.test_verdict import golden_of, run_of, with_gpu
 
-EVIL = "<img src=x onerror=alert(1)>\"'&</style></title><script>alert(2)</script>"
+EVIL = "<img src=x onerror=alert(1)>\"'&</style></title><script>alert(2)</script> $\\frac$"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
