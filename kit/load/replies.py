@@ -263,7 +263,7 @@ class GenerateReply(Reply):
 class OpenAiReply(Reply):
     """``/v1/completions`` and ``/v1/chat/completions``."""
 
-    __slots__ = ("_chat", "_last_text_ns", "_running", "_text")
+    __slots__ = ("_chat", "_last_text_ns", "_text")
 
     def __init__(
         self, request: Request, result: RequestResult, chat: bool, zero_ns: int = 0
@@ -271,7 +271,6 @@ class OpenAiReply(Reply):
         super().__init__(request, result, zero_ns)
         self._chat = chat
         self._text: list[str] = []
-        self._running = False  # usage comes with every event
         self._last_text_ns: int | None = None
 
     def update(self, data: bytes, at_ns: int) -> None:
@@ -289,13 +288,9 @@ class OpenAiReply(Reply):
         if tokens is None:
             return
         if reply.get("choices"):
-            self._running = True
             self.count(tokens, at_ns)
         else:
             # The closing summary comes after the last token; its own time means nothing.
-            before = self.result.completion_tokens or 0
-            if self._running and tokens < before:
-                raise ReplyError("token-count", f"the final count {tokens} is below {before}")
             at = self._last_text_ns if self._last_text_ns is not None else at_ns
             if self._log:
                 at = max(at, self._log.times[-1] + self.zero_ns)

@@ -88,11 +88,13 @@ def exchange(
     result = RequestResult(index=0, send_ns=0)
     reply = reply_for(Endpoint("http://h", api, stream=stream), request, result, 0)
     flight = Flight(reply, stream, 0, lambda _, connection: landed.append(connection))
-    connection = Connection()
-    connection.connection_made(_Transport())
+    connection, transport = Connection(), _Transport()
+    connection.connection_made(transport)
     connection.send(b"", flight)
     for piece in pieces:
         connection.data_received(piece)
+    if landed and landed[0] is None:
+        assert transport.closed, "a connection that is not kept must be closed"
     if ending == "eof":
         connection.connection_lost(None)
     elif ending == "reset":

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
+import httptools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kit.load.connection import Connection
 from kit.load.model import Api
 from kit.load.nulldata import NullConfig, output_ids, render
 from tests.load.fuzzing import APIS, ASKED, ENDINGS, TARGETS, check_result, exchange, told
@@ -174,3 +177,16 @@ def test_an_endless_stream_of_tiny_events_ends_when_it_says_too_much() -> None:
 def test_told_leaves_times_out_only() -> None:
     a, _ = exchange([framed([*answer("chat", 1, False), DONE])], "chat", True, "eof")
     assert told(a)[:3] == (None, list(range(1, ASKED + 1)), ASKED)
+
+
+def test_an_error_of_the_reader_itself_is_not_taken_for_bad_http() -> None:
+    class Broken:
+        def head(self, status: int, event_stream: bool) -> bool:
+            raise ZeroDivisionError((status, event_stream))
+
+    connection = Connection()
+    connection.connection_made(asyncio.Transport())
+    connection._sink = Broken()  # type: ignore[assignment]
+    connection._parser = httptools.HttpResponseParser(connection)
+    with pytest.raises(ZeroDivisionError):
+        connection.data_received(HEAD)

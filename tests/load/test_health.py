@@ -78,3 +78,8 @@ def test_the_probe_sees_a_blocked_loop_cpu_time_and_collections() -> None:
     assert vitals.cpu_s >= 0.06
     assert vitals.gc_pauses_ms
     assert len(gc.callbacks) == before
+
+
+def test_a_level_of_no_length_has_no_share() -> None:
+    found = health_of([Vitals(cpu_s=1.0)], 0.0, None, False)
+    assert (found.cpu_share, found.client_bound, found.cpu_us_per_event) == (0.0, False, None)

@@ -320,3 +320,13 @@ def test_an_error_says_what_the_server_said(value: Any, told: str) -> None:
         load_object(json.dumps(value).encode())
     assert caught.value.error.kind == "server-error"
     assert caught.value.error.message == told
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"), [(None, None), ("stop", "stop"), ({"type": "length"}, "length")]
+)
+def test_a_finish_reason_of_any_form(told: Any, kept: str | None) -> None:
+    result = RequestResult(index=0, send_ns=0)
+    reply = reply_for(Endpoint("http://x"), Request(0, 4, prompt_ids=[1]), result, 0)
+    reply.whole(json.dumps({"meta_info": {"completion_tokens": 2, "finish_reason": told}}).encode())
+    assert result.finish_reason == kept

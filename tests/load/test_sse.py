@@ -105,3 +105,23 @@ def test_endless_lines_and_events_are_an_error_not_memory(stream: bytes) -> None
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         with pytest.raises(EventTooLargeError):
             [parser.feed(piece) for piece in pieces]
+
+
+def test_the_limit_is_on_each_line_not_on_their_sum() -> None:
+    parser = SseParser(limit=10)
+    for _ in range(5):
+        # In three reads each, of which none is an event of its own.
+        assert parser.feed(b": 3456") == []
+        assert parser.feed(b"7890") == []
+        assert parser.feed(b"\n") == []
+    parser.feed(b": 34567890")
+    with pytest.raises(EventTooLargeError):
+        parser.feed(b"1")
+
+
+def test_a_line_feed_belongs_to_the_carriage_return_right_before_it_only() -> None:
+    parser = SseParser()
+    assert parser.feed(b"data: a\r") == []
+    assert parser.feed(b"data: b") == []
+    assert parser.feed(b"\n") == []
+    assert parser.feed(b"\n") == [Event(b"a\nb")]
