@@ -95,6 +95,8 @@ def desk(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
                 (desk / named[1]).write_text(block.text)
     # A golden file that the pages record in one step and use in the next.
     shutil.copy(ROOT / "tests" / "report" / "golden.yaml", project / "golden" / "mine.yaml")
+    # Arrival times, which docs/client.md replays.
+    (desk / "times.txt").write_text("0.0\n0.5\n")
     monkeypatch.setenv("KIT_RUNS", str(desk / "runs"))
     monkeypatch.chdir(desk)
     return desk

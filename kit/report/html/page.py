@@ -14,6 +14,7 @@ from kit.golden import Golden
 from kit.records import RunData
 from kit.report.console import duration
 from kit.report.html import judged, measured, telemetry
+from kit.report.html.claims import claims_chart
 from kit.report.html.svg import Chart, drawing
 from kit.report.shell import server_command
 from kit.report.text import claim_line, interval
@@ -82,7 +83,7 @@ def charts_of(run: RunData, verdict: Verdict, golden: Golden | None) -> dict[str
     ]
     behind = [*measured.latency_charts(run), measured.spread_chart(run)]
     return {
-        "claims": [c for c in [judged.claims_chart(verdict)] if c],
+        "claims": [c for c in [claims_chart(verdict)] if c],
         "results": [c for c in results if c],
         "behind": [c for c in behind if c],
     }
