@@ -106,7 +106,10 @@ def measured(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
 @pytest.fixture(scope="module")
 def golden(measured: Measure) -> Golden:
     """Golden numbers of the same server with nothing changed."""
-    return record(measured(3), "recorded by this test", decides="levels")
+    run = measured(3)
+    # A busy test machine may hold the client up and void the run; the noise that it brings stays in.
+    rows = [r.model_copy(update={"client": {}}) for r in run.levels]
+    return record(run.model_copy(update={"levels": rows}), "by this test", decides="levels")
 
 
 def cause_of(result: Verdict) -> Cause:
@@ -159,7 +162,7 @@ def test_capped_running_requests(measured: Measure, golden: Golden) -> None:
 
 
 class BusyClient(Silent):
-    """While a level is measured, another thread of the client holds the interpreter for up to 0.15 s at a time."""
+    """While a level is measured, another thread of the client holds the interpreter for up to 0.2 s at a time."""
 
     def __init__(self) -> None:
         self._hog: threading.Thread | None = None
@@ -170,7 +173,7 @@ class BusyClient(Silent):
         if step.kind != "start" and self._hog is None:
             self._stop.clear()
             self._hog = threading.Thread(target=self._spin)
-            sys.setswitchinterval(0.15)
+            sys.setswitchinterval(0.2)
             self._hog.start()
 
     def passed(self, record: Any) -> None:
