@@ -246,8 +246,9 @@ class TestForeignProcess:
     def run(mib: int, ours: bool | None = False) -> RunData:
         row = level_record(t=100.0, wall_s=10.0)
         process = GpuProcess(pid=4711, memory_mib=mib, ours=ours)
+        server = GpuProcess(pid=1, memory_mib=90_000, ours=True)
         samples = [
-            TelemetrySample(t=90.0 + i, gpus=[GpuSample(index=0, processes=[process])])
+            TelemetrySample(t=90.0 + i, gpus=[GpuSample(index=0, processes=[process, server])])
             for i in range(11)
         ]
         header = TelemetryHeader(t=80.0, interval_s=1.0, cpus=2)
