@@ -38,8 +38,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Return the next node."""
-        if self.check_event(yaml.events.AliasEvent):
-            mark = self.peek_event().start_mark
+        if self.check_event(yaml.events.AliasEvent):  # type: ignore[no-untyped-call]
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.composer.ComposerError(None, None, "an alias is not allowed here", mark)
         return super().compose_node(parent, index)
 

@@ -6,8 +6,8 @@ import pytest
 
 from kit import serverlog
 from kit.records import LevelRecord, ServerFigures
-from kit.verdict.product import product_findings
 from kit.verdict.guards import all_findings
+from kit.verdict.product import product_findings
 from tests.factory import level_record, manifest, plan, run_data
 
 LINE = (
