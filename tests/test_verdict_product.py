@@ -312,3 +312,8 @@ def test_a_noisy_run_says_how_many_launches_would_decide_or_that_golden_is_the_l
     assert result.status == "INCONCLUSIVE"
     (note,) = (f for f in result.findings if f.id == "too-noisy")
     assert note.remedy.startswith("Golden's own launches are the limit")
+
+
+def test_what_telemetry_saw_is_told_once() -> None:
+    result = judge(TestForeignProcess.run(20_000), None)
+    assert [f.id for f in result.findings].count("gpu-shared") == 1
