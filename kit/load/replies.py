@@ -104,8 +104,6 @@ class Reply(ABC):
         self.events += 1
         if event.data == b"[DONE]":
             self.done = True
-        elif self.done and event.data:
-            raise ReplyError("token-count", "an event came after [DONE]")
         elif event.name == b"error":
             load_object(event.data)
             raise ReplyError("server-error", event.data[:300].decode("utf-8", "replace"))
