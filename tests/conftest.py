@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -19,6 +20,9 @@ hypothesis.settings.register_profile("kit", deadline=None)
 hypothesis.settings.load_profile("kit")
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Looking at the machine takes two seconds a run; tests/doctor turns it on where it is what is tested.
+os.environ.setdefault("KIT_NO_DOCTOR", "1")
 
 
 def heed_interrupts() -> None:

@@ -29,6 +29,7 @@ from kit.cli.options import (
     server_backend_option,
 )
 from kit.cli.resume import chosen_port, resume_option, take_up
+from kit.doctor import preflight
 from kit.errors import KitError
 from kit.golden import Golden, golden_for, read_golden
 from kit.records import RunData
@@ -122,6 +123,12 @@ def _golden(rig: Rig, path: Path | None) -> Golden | None:
 @port_option
 @out_option
 @click.option("--quiet", is_flag=True, help="Print the verdict line only.")
+@click.option(
+    "--no-doctor",
+    is_flag=True,
+    envvar="KIT_NO_DOCTOR",
+    help="Do not look at the machine first, and go on whatever stands in the way.",
+)
 @json_option
 @click.pass_context
 def reproduce(
@@ -141,6 +148,7 @@ def reproduce(
     port: int,
     out: Path | None,
     quiet: bool,
+    no_doctor: bool,
     as_json: bool,
 ) -> None:
     """Serve the scenarios one after another, measure, and give a verdict.
@@ -177,6 +185,7 @@ def reproduce(
             as_json=as_json,
             budget_s=budget,
             resumed=resumed,
+            doctor=not no_doctor,
         )
     )
 
@@ -199,6 +208,7 @@ def measure_and_judge(
     as_json: bool,
     budget_s: float | None = None,
     resumed: Resumed | None = None,
+    doctor: bool = False,
 ) -> int:
     """Measure and judge as ``kit reproduce`` does; return the exit code."""
     # With --json only the verdict goes to standard output.
@@ -251,6 +261,7 @@ def measure_and_judge(
                 observer.note(resumed.text())
             if chosen.caveat:
                 observer.note(chosen.caveat)
+            seen = preflight.before(chosen, server.name, port, observer.note, out) if doctor else []
             models = pipeline.ensure_pair(chosen, observer.phase)
             folder = pipeline.run(
                 chosen,
@@ -269,6 +280,7 @@ def measure_and_judge(
                 ends_at=None if budget_s is None else begun + budget_s,
                 earlier=earlier,
                 resumed=resumed,
+                doctor=preflight.as_records(seen),
             )
     except KeyboardInterrupt:
         return _interrupted(observer)
@@ -282,6 +294,8 @@ def measure_and_judge(
             )
         raise
     _tell_changed(golden, chosen, golden_file)
+    if doctor and judging.judge(read_run(folder), golden).status != "REPRODUCED":
+        preflight.again(chosen, server.name, folder)
     code = finish(folder, golden, console, as_json=as_json, quiet=quiet)
     if not quiet:
         console.print(f"took {duration(time.monotonic() - begun)}", highlight=False)
