@@ -1,6 +1,6 @@
 """Cycle through the levels of a rig for a given time and look whether anything grows or slows down.
 
-    python benchmarks/soak.py [--rig cpu] [--scenario spec-v2] [--minutes 120] [--out soak.jsonl]
+    python -m benchmarks.soak [--rig cpu] [--scenario spec-v2] [--minutes 120] [--out soak.jsonl]
 
 One server, one client process; a cycle is one pass of every level. After each cycle: memory (proportional set size
 where the kernel tells it, else resident) and open descriptors of the client and of all server processes, and the
