@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 from kit.backends.process import check_port_free
 from kit.doctor.model import Check, Seen, blocker, ok, unavailable, warning
@@ -24,17 +27,21 @@ def _listener(host: Host, port: int) -> str:
     return ""
 
 
+def _links(folder: Path) -> Iterator[str]:
+    """Yield where a process's open files lead; those that close meanwhile, or belong to others, are left out."""
+    with contextlib.suppress(OSError):
+        for file in folder.iterdir():
+            with contextlib.suppress(OSError):
+                yield str(file.readlink())
+
+
 def _owner(host: Host, port: int) -> str:
     """Return ``pid 12 python3``, who listens on a port; empty where that cannot be seen (another user's)."""
     inode = _listener(host, port)
     if not inode:
         return ""
     for folder in host.path("/proc").glob("[0-9]*/fd"):
-        try:
-            links = [str(fd.readlink()) for fd in folder.iterdir()]
-        except OSError:
-            continue
-        if f"socket:[{inode}]" in links:
+        if f"socket:[{inode}]" in set(_links(folder)):
             pid = folder.parent.name
             return f"pid {pid} {host.text(f'/proc/{pid}/comm') or ''}".strip()
     return ""

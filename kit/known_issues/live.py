@@ -1,0 +1,47 @@
+"""Known issues in a log that is still being written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kit.known_issues import Hit, match
+
+READ_LIMIT = 1 << 20
+
+
+class Matcher:
+    """Matches a stream of bytes line by line; each issue is told once."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._told: set[str] = set()
+
+    def feed(self, chunk: bytes) -> list[Hit]:
+        """Return the issues that the lines completed by ``chunk`` show for the first time."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        # A line without an end must not grow for ever; what was kept is more than is matched.
+        self._rest = self._rest[:READ_LIMIT]
+        hits = match(line.decode("utf-8", "replace") for line in lines)
+        new = [hit for hit in hits if hit.issue.id not in self._told]
+        self._told |= {hit.issue.id for hit in new}
+        return new
+
+
+class LogFollower:
+    """Reads what a log file grew by since the call before."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+        self._matcher = Matcher()
+
+    def new_hits(self) -> list[Hit]:
+        """Return the issues that new lines show for the first time; none if the file cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                chunk = file.read(READ_LIMIT)
+        except OSError:
+            return []
+        self._offset += len(chunk)
+        return self._matcher.feed(chunk)
