@@ -84,13 +84,25 @@ class EngineBench:
         files = [str(p) for p in self.temp.iterdir() if not p.name.startswith("torchinductor")]
         return [f"process {p}" for p in self.mine()] + files
 
-    def kill_once(self, rng: random.Random, seconds: tuple[float, float], victim: str) -> str:
-        """Kill, check, resume, check. Returns what was met, in words."""
+    def requests(self) -> int:
+        """Return how many requests have been written down."""
+        files = list(self.runs.glob("*/samples.jsonl"))
+        return files[0].read_bytes().count(b'"kind":"request"') if files else 0
+
+    def kill_once(
+        self, rng: random.Random, seconds: tuple[float, float], victim: str, after: int = 0
+    ) -> str:
+        """Kill, check, resume, check. Returns what was met, in words.
+
+        The kill comes at a random instant within ``seconds`` of the start, or after so many requests.
+        """
         shutil.rmtree(self.runs, ignore_errors=True)
         at = rng.uniform(*seconds)
         kit = self.run()
         deadline = time.monotonic() + at
-        while time.monotonic() < deadline and kit.poll() is None:
+        while kit.poll() is None and (
+            self.requests() < after if after else time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         assert kit.stdout is not None
         targets = self.servers() if victim == "server" else [kit.pid]
@@ -103,6 +115,7 @@ class EngineBench:
         assert before.truncated_lines == 0
         judging.judge(before, None)
         kept = len(finished(before.levels))
+        assert len(before.requests) >= after
         met = f"{victim} killed after {at:.1f} s: {before.manifest.status}, {kept} passes, "
         met += f"{len(before.requests)} requests kept"
         if before.manifest.status == "complete":
