@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from kit import serverlog
 from kit.backends.base import Backend, ServerHandle, http_json
 from kit.errors import EngineError
+from kit.known_issues.live import LogFollower
 from kit.load import ClosedLoop, Endpoint, LevelResult, Request, RequestResult, run_level, summarize
 from kit.planted import Plan
 from kit.prompts import PromptSource
@@ -180,6 +181,12 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
     log = job.folder.log_path(name, launch)
     where: dict[str, int] = {}
     passes = job.left(name, launch)
+    follower = LogFollower(log)
+
+    def waiting(waited: float) -> None:
+        job.observer.waiting(name, waited)
+        _tell_known(job, name, follower)
+
     job.observer.starting(step, job.clock.left_s())
     begun = time.monotonic()
     try:
@@ -187,7 +194,7 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
             job.commands[name],
             log,
             job.rig.server.startup_timeout_s,
-            lambda waited: job.observer.waiting(name, waited),
+            waiting,
         ) as server:
             ready = time.monotonic() - begun
             job.clock.done(step, ready)
@@ -197,6 +204,7 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
             for sweep, level in passes:
                 where.update(sweep=sweep, level=level)
                 _one_pass(job, server, Step("sweep", name, launch, level, sweep))
+                _tell_known(job, name, follower)
     except EngineError as error:
         record = FailureRecord(
             t=time.time(),
@@ -213,6 +221,14 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
         job.clock.skip_server(name, launch)
         return False
     return True
+
+
+def _tell_known(job: Measurement, name: str, follower: LogFollower) -> None:
+    """Say which known troubles the server's log shows since the last look."""
+    for hit in follower.new_hits():
+        job.observer.note(
+            f"{name}: the log shows {hit.issue.id}: {hit.issue.cause} {hit.issue.remedy}"
+        )
 
 
 def server_info(server: ServerHandle) -> Mapping[str, Any]:

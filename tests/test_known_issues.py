@@ -104,7 +104,11 @@ SAMPLES = [
         "RuntimeError: CUDA error: device-side assert triggered",
         "device-side checks on",
     ),
-    ("topk-on-v2", "ValueError: Spec v2 only supports topk = 1", "spec v2 enabled, topk=1"),
+    (
+        "topk-on-v2",
+        "ValueError: Spec v2 only supports topk = 1",
+        "Spec v1 is used because spec v2 only supports topk = 1",
+    ),
     (
         "cuda-graph-capture",
         "Exception: Capture cuda graph failed: CUDA error",
