@@ -57,7 +57,7 @@ class Gpu(BaseModel):
 
 
 class Fingerprint(BaseModel):
-    """A machine and its software. Fields marked ``sku`` in :data:`SKU_FIELDS` must match to compare numbers."""
+    """A machine and its software. :func:`must_match` names the fields that must match to compare numbers."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -230,6 +230,11 @@ def gpu_names() -> list[str]:
 # What makes the silicon: with GPUs the GPUs alone, on a CPU host the processor.
 _GPU_SKU = ("name", "memory_mib", "sm", "power_limit_w", "max_sm_mhz", "max_memory_mhz")
 _CPU_SKU = ("cpu_model", "cpu_cores", "cpu_flags")
+
+
+def must_match(fp: Fingerprint) -> tuple[str, ...]:
+    """Return the fields that must match for numbers to be comparable: the silicon and its wiring. Pure."""
+    return ("gpus", "topology") if fp.gpus else _CPU_SKU
 
 
 def _skus(fp: Fingerprint) -> list[tuple[Any, ...]]:

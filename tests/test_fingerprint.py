@@ -3,12 +3,16 @@ from __future__ import annotations
 import getpass
 import json
 import socket
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from kit import fingerprint as fp
+from kit.cli import cli
+from kit.errors import UserError
 from kit.fingerprint import Fingerprint, Gpu, Tier, compare, differences
 
 
@@ -136,3 +140,24 @@ def test_gpus_and_their_wiring_are_read(monkeypatch: pytest.MonkeyPatch) -> None
     assert fp.gpu_names() == ["NVIDIA RTX PRO 6000"] * 3
     assert found.gpus[0] == Gpu(name="NVIDIA RTX PRO 6000", memory_mib=96 << 10, sm="12.0")
     assert found.topology == ["0-1 SYS", "0-2 PHB", "1-2 SYS"]
+
+
+def test_the_silicon_must_match_and_nothing_else_is_asked() -> None:
+    assert fp.must_match(machine(gpus=[GPU])) == ("gpus", "topology")
+    for name in fp.must_match(machine()):
+        value = {"cpu_model": "Xeon", "cpu_cores": 3, "cpu_flags": []}[name]
+        assert compare(machine(), machine(**{name: value})) == Tier.OTHER
+
+
+def test_files_can_be_compared_and_a_wrong_one_is_one_sentence(tmp_path: Path) -> None:
+    one, two, bad = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
+    one.write_text(machine().model_dump_json())
+    two.write_text(machine(memory_gib=48).model_dump_json())
+    bad.write_text("{}")
+    done = CliRunner().invoke(cli, ["fingerprint", "diff", str(one), str(two)])
+    assert done.output.splitlines() == [
+        "Tier: the same machine class and software",
+        "memory_gib: 24 → 48  (memory, GiB, rounded)",
+    ]
+    done = CliRunner().invoke(cli, ["fingerprint", "diff", str(one), str(bad)])
+    assert isinstance(done.exception, UserError)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
+from pydantic import ValidationError
 
 from kit import fingerprint
 from kit.cli.options import json_option
+from kit.errors import UserError
 from kit.runfolder import dump, read_manifest
 
 
@@ -27,20 +31,42 @@ def fingerprint_group(ctx: click.Context, as_json: bool) -> None:
         return
     click.echo(f"hash {found.hash}")
     for name, value in found.model_dump(mode="json").items():
-        click.echo(f"{name:<18} {value}")
+        what = fingerprint.Fingerprint.model_fields[name].description
+        must = " (must match to compare)" if name in fingerprint.must_match(found) else ""
+        click.echo(f"{name:<18} {value}{f'  # {what}{must}' if what else ''}")
+
+
+def _read(path: Path) -> fingerprint.Fingerprint:
+    """Read the fingerprint of a run folder, or one that ``kit fingerprint --json`` printed into a file.
+
+    Raises:
+        UserError: there is none.
+    """
+    if path.is_dir():
+        data: Any = read_manifest(path).fingerprint
+    else:
+        try:
+            data = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read as a fingerprint: {error}.") from None
+    try:
+        return fingerprint.Fingerprint.model_validate(data)
+    except ValidationError:
+        raise UserError(
+            f"{path} holds no fingerprint.",
+            "Name a run folder, or a file written by `kit fingerprint --json`.",
+        ) from None
 
 
 @fingerprint_group.command("diff")
-@click.argument("a", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("b", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
 def fingerprint_diff(a: Path, b: Path) -> None:
-    """Compare the machines of two run folders.
+    """Compare the machines of two run folders, or of files that ``kit fingerprint --json`` wrote.
 
     Example: kit fingerprint diff runs/A runs/B
     """
-    one, two = (
-        fingerprint.Fingerprint.model_validate(read_manifest(path).fingerprint) for path in (a, b)
-    )
+    one, two = _read(a), _read(b)
     click.echo(f"Tier: {fingerprint.TIER_TEXT[fingerprint.compare(one, two)]}")
     for line in fingerprint.differences(one, two):
         click.echo(line)
