@@ -161,7 +161,7 @@ def _leftovers(host: Host, job: Job) -> Seen:
     for process in processes(host):
         seen += 1
         # A child of this process that has just ended is a zombie for a moment.
-        if process.pid in family:
+        if process.pid in family or process.parent == os.getpid():
             continue
         if process.zombie and (process.server or process.live_threads):
             threads = f" with {process.live_threads} live threads" if process.live_threads else ""
