@@ -17,6 +17,7 @@ from typing import Any
 from kit.runfolder import read_run
 
 BYTES = 2  # bfloat16
+THRESHOLD = "--speculative-disable-batch-threshold"
 
 
 def layer_bytes(pair: dict[str, Any], inputs: int, kv: int) -> int:
@@ -61,14 +62,17 @@ def main() -> None:
     print("| scenario | C | step ms | bytes a step, GB | at bandwidth, ms | share of the limit |")
     print("|---|---|---|---|---|---|")
     for name in run.scenarios():
-        spec = run.manifest.scenarios[name].get("speculative")
+        recorded = run.manifest.scenarios[name]
+        spec, argv = recorded.get("speculative"), recorded["argv"]
+        plain_above = int(argv[argv.index(THRESHOLD) + 1]) if THRESHOLD in argv else None
         for level in plan.levels:
             records = [r for r in run.measured(name, level) if r.step_time_s]
             if not records:
                 continue
             step = fmean(r.step_time_s or 0 for r in records)
             running = fmean(r.effective_concurrency for r in records)
-            size = step_bytes(pair, running, context, spec["num_steps"] if spec else 0)
+            drafts = spec["num_steps"] if spec and level <= (plain_above or level) else 0
+            size = step_bytes(pair, running, context, drafts)
             limit = size / (args.bandwidth * 1e12)
             print(
                 f"| {name} | {level} | {step * 1e3:.2f} | {size / 1e9:.1f} | {limit * 1e3:.2f} | "
