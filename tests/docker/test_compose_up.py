@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import os
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator
