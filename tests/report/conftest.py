@@ -40,7 +40,7 @@ def verdict(run: RunData, golden: Golden) -> Verdict:
     return judge(run, golden)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium without a window; playwright only drives it, it downloads nothing."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
