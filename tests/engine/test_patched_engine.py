@@ -159,8 +159,8 @@ class TestThreshold:
             assert output == served.plan.continuation(prompt, 400)
             planned = [int(by_token[t]) for t in output]
             plain = plain_stretch(planned.__getitem__, 400, chunks)
-            # As many steps as the burst took, and one that was launched before its end was known. The fewest that explain
-            # it are counted, and a verify step that accepts nothing looks like a plain one.
+            # As many steps as the burst took, and one that was launched before its end was known. The fewest that
+            # explain it are counted, and a verify step that accepts nothing looks like a plain one.
             assert FEWEST <= plain <= 31
 
     def test_plainly_decoded_tokens_may_become_a_prefix(self, served: Engine) -> None:
