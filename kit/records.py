@@ -233,7 +233,8 @@ class Manifest(Record):
         default_factory=list, description="warnings of the doctor before the run"
     )
     doctor_after: list[dict[str, Any]] = Field(
-        default_factory=list, description="the same, looked at again after a verdict that is no pass"
+        default_factory=list,
+        description="the same, looked at again after a verdict that is no pass",
     )
 
 
