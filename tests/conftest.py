@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -23,6 +23,26 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Looking at the machine takes two seconds a run; tests/doctor turns it on where it is what is tested.
 os.environ.setdefault("KIT_NO_DOCTOR", "1")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep a running engine out of every test that is not about one: `auto` would serve in containers there.
+
+    A hook, since fixtures of a wider scope may start a kit before any fixture of the test itself.
+    """
+    if item.get_closest_marker("docker"):
+        return (yield)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+        return (yield)
+
+
+@pytest.fixture(autouse=True)
+def no_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide a Docker Engine from tests that are not about it: where it has the image, `--backend auto` would take it."""
+    if request.node.get_closest_marker("docker") is None:
+        monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
 
 
 def heed_interrupts() -> None:
