@@ -38,13 +38,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
-@pytest.fixture(autouse=True)
-def no_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide a Docker Engine from tests that are not about it: where it has the image, `--backend auto` would take it."""
-    if request.node.get_closest_marker("docker") is None:
-        monkeypatch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
-
-
 def heed_interrupts() -> None:
     """For ``preexec_fn``: a shell starts background jobs with SIGINT ignored, and children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
