@@ -5,8 +5,10 @@ No serial numbers, host names or user names are in it, so that it can be publish
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
+import itertools
 import os
 import platform
 import re
@@ -19,6 +21,9 @@ from typing import Any
 import orjson
 import psutil
 from pydantic import BaseModel, ConfigDict, Field
+
+from kit import nvml
+from kit.nvml import maybe
 
 SCHEMA = 1
 
@@ -129,76 +134,52 @@ def _packages() -> dict[str, str]:
     return found
 
 
-@contextmanager
-def nvml() -> Iterator[Any]:
-    """Yield NVML, None where there is no driver."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - no library, no driver, no permission: there is no usable GPU
-        yield None
-        return
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _try(function: Any, *args: Any) -> Any:
-    """Return what an NVML call gives, None if this GPU or driver does not support it."""
-    try:
-        return function(*args)
-    except Exception:  # noqa: BLE001 - NVML raises one class per error code
-        return None
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _gpu(lib: Any, handle: Any) -> Gpu:
-    capability = _try(lib.nvmlDeviceGetCudaComputeCapability, handle)
-    limit = _try(lib.nvmlDeviceGetEnforcedPowerLimit, handle)
-    ecc = _try(lib.nvmlDeviceGetEccMode, handle)
-    memory = _try(lib.nvmlDeviceGetMemoryInfo, handle)
+def _gpu(library: nvml.Nvml, gpu: nvml.Gpu) -> Gpu:
+    capability = maybe(library, "DeviceGetCudaComputeCapability", gpu)
+    limit = maybe(library, "DeviceGetEnforcedPowerLimit", gpu)
+    ecc = maybe(library, "DeviceGetEccMode", gpu)
+    memory = maybe(library, "DeviceGetMemoryInfo", gpu)
     return Gpu(
-        name=_text(lib.nvmlDeviceGetName(handle)),
-        memory_mib=memory.total >> 20 if memory else 0,
+        name=library.ask("DeviceGetName", gpu),
+        memory_mib=memory["total"] >> 20 if memory else 0,
         sm=f"{capability[0]}.{capability[1]}" if capability else None,
         power_limit_w=limit / 1000 if limit else None,
-        max_sm_mhz=_try(lib.nvmlDeviceGetMaxClockInfo, handle, lib.NVML_CLOCK_SM),
-        max_memory_mhz=_try(lib.nvmlDeviceGetMaxClockInfo, handle, lib.NVML_CLOCK_MEM),
-        pcie_generation_max=_try(lib.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        pcie_width_max=_try(lib.nvmlDeviceGetMaxPcieLinkWidth, handle),
+        max_sm_mhz=maybe(library, "DeviceGetMaxClockInfo", gpu, nvml.CLOCK_SM),
+        max_memory_mhz=maybe(library, "DeviceGetMaxClockInfo", gpu, nvml.CLOCK_MEMORY),
+        pcie_generation_max=maybe(library, "DeviceGetMaxPcieLinkGeneration", gpu),
+        pcie_width_max=maybe(library, "DeviceGetMaxPcieLinkWidth", gpu),
         ecc=bool(ecc[0]) if ecc else None,
     )
 
 
-_LEVELS = {0: "internal", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+def _topology(library: nvml.Nvml, gpus: list[nvml.Gpu]) -> list[str]:
+    return [
+        f"{a.index}-{b.index} {nvml.link_kind(library, a, b)}"
+        for a, b in itertools.combinations(gpus, 2)
+    ]
 
 
-def _topology(lib: Any, handles: list[Any]) -> list[str]:
-    links = []
-    for i, a in enumerate(handles):
-        for j, b in enumerate(handles[i + 1 :], i + 1):
-            level = _try(lib.nvmlDeviceGetTopologyCommonAncestor, a, b)
-            nvlink = _try(lib.nvmlDeviceGetP2PStatus, a, b, lib.NVML_P2P_CAPS_INDEX_NVLINK)
-            kind = "NVLINK" if nvlink == 0 else _LEVELS.get(level, "?")
-            links.append(f"{i}-{j} {kind}")
-    return links
+@contextmanager
+def _library() -> Iterator[tuple[nvml.Nvml | None, list[nvml.Gpu]]]:
+    """Yield NVML and every GPU that it sees; None and no GPU where there is no driver."""
+    with contextlib.ExitStack() as stack:
+        try:
+            library = stack.enter_context(nvml.opened())
+        except nvml.NvmlError:
+            yield None, []
+            return
+        yield library, [nvml.Gpu(i) for i in range(library.ask("DeviceGetCount"))]
 
 
 def collect() -> Fingerprint:
     """Return the fingerprint of this host; works without a driver."""
     model, flags = _cpu()
     driver, gpus, topology = None, [], []
-    with nvml() as lib:
-        if lib is not None:
-            driver = _text(_try(lib.nvmlSystemGetDriverVersion) or "") or None
-            handles = [lib.nvmlDeviceGetHandleByIndex(i) for i in range(lib.nvmlDeviceGetCount())]
-            gpus = [_gpu(lib, handle) for handle in handles]
-            topology = _topology(lib, handles)
+    with _library() as (library, found):
+        if library is not None:
+            driver = maybe(library, "SystemGetDriverVersion") or None
+            gpus = [_gpu(library, gpu) for gpu in found]
+            topology = _topology(library, found)
     return Fingerprint(
         cpu_model=model,
         cpu_cores=len(os.sched_getaffinity(0)),
@@ -218,13 +199,8 @@ def collect() -> Fingerprint:
 
 def gpu_names() -> list[str]:
     """Return the names of the GPUs that a server could use, empty where there is no driver."""
-    with nvml() as lib:
-        if lib is None:
-            return []
-        return [
-            _text(lib.nvmlDeviceGetName(lib.nvmlDeviceGetHandleByIndex(i)))
-            for i in range(lib.nvmlDeviceGetCount())
-        ]
+    with _library() as (library, found):
+        return [library.ask("DeviceGetName", gpu) for gpu in found] if library else []
 
 
 # What makes the silicon: with GPUs the GPUs alone, on a CPU host the processor.

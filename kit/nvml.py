@@ -196,6 +196,14 @@ def gpu_count(nvml: Nvml) -> int:
     return int(maybe(nvml, "DeviceGetCount") or 0)
 
 
+def link_kind(nvml: Nvml, a: Gpu, b: Gpu) -> str:
+    """Return how two GPUs are linked: NVLINK, or the nearest common ancestor as ``nvidia-smi topo`` names it."""
+    if maybe(nvml, "DeviceGetP2PStatus", a, b, P2P_NVLINK) == 0:
+        return "NVLINK"
+    level = maybe(nvml, "DeviceGetTopologyCommonAncestor", a, b)
+    return TOPOLOGY.get(level, "?") if level is not None else "?"
+
+
 def event_reasons(mask: int) -> list[str]:
     """Return the words for a mask of clock event (throttle) reasons."""
     return [word for bit, word in EVENT_REASONS.items() if mask & bit]

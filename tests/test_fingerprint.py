@@ -3,6 +3,7 @@ from __future__ import annotations
 import getpass
 import json
 import socket
+import tarfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kit import fingerprint as fp
+from kit import nvml
 from kit.cli import cli
 from kit.errors import UserError
 from kit.fingerprint import Fingerprint, Gpu, Tier, compare, differences
@@ -132,9 +134,9 @@ def test_gpus_and_their_wiring_are_read(monkeypatch: pytest.MonkeyPatch) -> None
 
     @contextmanager
     def fake() -> Any:
-        yield FakeNvml(3)
+        yield nvml.LibraryNvml(FakeNvml(3))
 
-    monkeypatch.setattr(fp, "nvml", fake)
+    monkeypatch.setattr(nvml, "opened", fake)
     found = fp.collect()
     assert found.driver == "580.1"
     assert fp.gpu_names() == ["NVIDIA RTX PRO 6000"] * 3
@@ -161,3 +163,23 @@ def test_files_can_be_compared_and_a_wrong_one_is_one_sentence(tmp_path: Path) -
     ]
     done = CliRunner().invoke(cli, ["fingerprint", "diff", str(one), str(bad)])
     assert isinstance(done.exception, UserError)
+
+
+def test_a_recorded_h200_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are those of the host whose fingerprint stands in the run folder of the same lease."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def recorded() -> Any:
+        yield nvml.RecordedNvml.load(Path(__file__).parent / "doctor" / "fixtures" / "h200.json")
+
+    monkeypatch.setattr(nvml, "opened", recorded)
+    found = fp.collect()
+    results = Path(__file__).parent.parent / "benchmarks" / "gpu" / "results"
+    with tarfile.open(results / "20261201-h200-core.tar.xz") as archive:
+        member = archive.extractfile("20261201-h200-core/run.json")
+        assert member is not None
+        then = Fingerprint.model_validate(json.load(member)["fingerprint"])
+    assert found.gpus == then.gpus
+    assert (found.driver, found.topology) == (then.driver, then.topology)
+    assert fp.gpu_names() == ["NVIDIA H200"]

@@ -9,27 +9,16 @@ from kit.doctor.gpu import each, no_gpu
 from kit.doctor.model import Check, Seen, ok, unavailable, warning
 from kit.doctor.probes import Host, Job, used_gpus
 from kit.nvml import (
-    P2P_NVLINK,
     P2P_READ,
     P2P_STATUS,
     P2P_WRITE,
-    TOPOLOGY,
-    Gpu,
-    Nvml,
     current_event_reasons,
+    link_kind,
     maybe,
 )
 
 IDLE = 0x1
 P2P_LINK = "https://github.com/NVIDIA/nccl/issues/1999"
-
-
-def link_kind(nvml: Nvml, a: Gpu, b: Gpu) -> str:
-    """Return how two GPUs are linked: NVLINK, or the nearest common ancestor as ``nvidia-smi topo`` names it."""
-    if maybe(nvml, "DeviceGetP2PStatus", a, b, P2P_NVLINK) == 0:
-        return "NVLINK"
-    level = maybe(nvml, "DeviceGetTopologyCommonAncestor", a, b)
-    return TOPOLOGY.get(level, "?") if level is not None else "?"
 
 
 def _pcie(host: Host, job: Job) -> Seen:
