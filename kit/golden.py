@@ -5,6 +5,7 @@ An unknown value is absent, never guessed. Older schemas are migrated on reading
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -176,7 +177,13 @@ def read_golden(path: Path) -> Golden:
 
 
 def golden_path(rig: str) -> Path:
-    """Return where the golden file of a rig lies."""
+    """Return where the golden file of a rig lies.
+
+    Raises:
+        UserError: no name of a rig. It may come from a run folder that somebody else made.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", rig):
+        raise UserError(f"{rig!r} is no name of a rig.", "Names are a-z, 0-9 and dashes.")
     return paths.golden_dir() / f"{rig}.yaml"
 
 

@@ -8,9 +8,10 @@ Unix time.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, field_validator
 
 from kit.telemetry.records import TelemetryHeader, TelemetrySample
 
@@ -236,6 +237,14 @@ class Manifest(Record):
         default_factory=list,
         description="the same, looked at again after a verdict that is no pass",
     )
+
+    @field_validator("rig")
+    @classmethod
+    def _rig_has_a_name(cls, rig: dict[str, Any]) -> dict[str, Any]:
+        # It leads to the golden file of that name, and a run folder may come from anywhere.
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", str(rig.get("name", ""))):
+            raise ValueError("the rig has no name that is one")
+        return rig
 
 
 class RunData(Record):

@@ -67,7 +67,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def _write_atomic(path: Path, temporary: Path, data: bytes) -> None:
     try:
-        with temporary.open("wb") as file:
+        # Whatever lies there under that name was not made by this process; a link would lead elsewhere.
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             file.write(scrub_bytes(data))
             file.flush()
             os.fsync(file.fileno())
@@ -174,6 +176,12 @@ class RunFolder:
         Raises:
             UserError: another process writes it, or it cannot be written.
         """
+        for entry in path.rglob("*"):
+            if entry.is_symlink():
+                raise UserError(
+                    f"The run folder {path} holds a link ({entry.relative_to(path)}): it was not made by this kit.",
+                    "Go on only with run folders that you made; this one can be judged with `kit check`.",
+                )
         folder = cls(path)
         folder.start = start
         try:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -142,8 +143,19 @@ def remove_shared_memory(files: Iterable[str]) -> None:
             Path(name).unlink()
 
 
+def is_mark(text: str) -> bool:
+    """Return whether ``text`` can be a mark of the kit. A process may say anything; a mark becomes part of a path."""
+    return re.fullmatch(r"[A-Za-z0-9_-]{1,64}", text) is not None
+
+
 def temporary_folder(mark: str) -> Path:
-    """Return the folder for the temporary files of the server with that mark."""
+    """Return the folder for the temporary files of the server with that mark.
+
+    Raises:
+        ValueError: no mark of the kit.
+    """
+    if not is_mark(mark):
+        raise ValueError(f"{mark!r} is no mark")
     return Path(tempfile.gettempdir()) / f"{FOLDER_PREFIX}{mark[:12]}"
 
 

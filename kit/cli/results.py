@@ -94,7 +94,7 @@ def golden_record(runs: tuple[Path, ...], note: str, out: Path | None, decides: 
     Example: kit golden record runs/RUN --note "idle host, 2 cores"
     """
     data = merge([read_run(resolve_run(run)) for run in runs or (None,)])
-    rig = str(data.manifest.rig["name"])
+    rig = str(data.manifest.rig.get("name"))
     target = out or golden_path(rig)
     before = read_golden(target) if target.is_file() else golden_for(rig)
     golden = record(data, note, decides=decides, claims=before.claims if before else None)
