@@ -155,6 +155,8 @@ class Bench:
     def env(self, stub: str = "", **more: str) -> dict[str, str]:
         return {
             **os.environ,
+            # The doctor writes nothing and would take most of so short a run: few instants would be left to kill at.
+            "KIT_NO_DOCTOR": "1",
             "KIT_HOME": str(self.home),
             "KIT_RUNS": str(self.runs),
             "KIT_PAIRS": str(self.folder / "pairs"),

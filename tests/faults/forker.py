@@ -9,15 +9,19 @@ BASE.pid and its exit code in BASE.rc.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 # All that a run would import, so that a fork has it.
 import kit.backends.base
@@ -60,6 +64,40 @@ def _step_clock(after: int, seconds: float) -> None:
     time.time = read
 
 
+def _mounted_names(hosts: str) -> bool:
+    """Bind ``hosts`` over /etc/hosts for this process and its children, and ask nothing but that file for names."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    new_mounts, bind, private = 0x20000, 0x1000, 0x4000 | 0x40000
+    only_files = Path(hosts).with_name("nsswitch.conf")
+    only_files.write_text("hosts: files\n")
+    return (
+        libc.unshare(new_mounts) == 0
+        and libc.mount(b"none", b"/", None, private, None) == 0
+        and libc.mount(os.fsencode(only_files), b"/etc/nsswitch.conf", None, bind, None) == 0
+        and libc.mount(os.fsencode(hosts), b"/etc/hosts", None, bind, None) == 0
+    )
+
+
+def _patched_names(hosts: str) -> None:
+    """The same by other means, where nothing can be mounted: both resolvers that the kit uses read ``hosts``."""
+
+    def address(host: Any) -> Any:
+        if host in ("127.0.0.1", "localhost"):
+            return host
+        for line in Path(hosts).read_text().splitlines():
+            if str(host) in line.split()[1:]:
+                return line.split()[0]
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    real, connect = socket.getaddrinfo, uvloop.Loop.create_connection
+
+    async def create_connection(self: Any, factory: Any, host: Any, *more: Any, **rest: Any) -> Any:
+        return await connect(self, factory, address(host), *more, **rest)
+
+    socket.getaddrinfo = lambda host, *more, **rest: real(address(host), *more, **rest)
+    uvloop.Loop.create_connection = create_connection  # type: ignore[method-assign]
+
+
 def _count_appends(handle: int) -> None:
     """Tell of each record that was appended, so that a killer knows what must be there."""
     from kit.runfolder import RunFolder
@@ -94,6 +132,8 @@ def _kit(job: dict[str, Any]) -> None:
         _fill_disk(int(os.environ["TEST_DISK"]))
     if "TEST_CLOCK" in os.environ:
         _step_clock(20, float(os.environ["TEST_CLOCK"]))
+    if "TEST_HOSTS" in os.environ and not _mounted_names(os.environ["TEST_HOSTS"]):
+        _patched_names(os.environ["TEST_HOSTS"])
     if "TEST_APPENDS" in os.environ:
         _count_appends(os.open(os.environ["TEST_APPENDS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     if "TEST_NO_REPORT" in os.environ:

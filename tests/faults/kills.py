@@ -120,6 +120,8 @@ def one_kill(
     tally.kills += 1
     assert "Traceback" not in kit.out + kit.err, kit.out + kit.err
     if not bench.folders():
+        # Anything but the kill would be a kit that refused to run: no kill was tried then.
+        assert (victim, code) == ("kit", -signal.SIGKILL), kit.out + kit.err
         tally.before_the_folder += 1
         return
     path = bench.latest()

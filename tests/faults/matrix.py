@@ -137,6 +137,23 @@ def no_dns(bench: Bench) -> Kit:
     return bench.start("reproduce", "--rig", "tiny", "-s", "baseline", *where)
 
 
+def dns_gone(bench: Bench) -> Kit:
+    """Somebody else's server is known by a name, which is no longer known from the middle of the run on.
+
+    A connection that is open goes on; each level makes its own, so the next level cannot begin.
+    """
+    hosts = bench.folder / "hosts"
+    hosts.write_text("127.0.0.1 engine.example\n")
+    with stub_server(bench, "--delay", "0.1") as url:
+        where = ["--backend", "attach", "--url", url.replace("127.0.0.1", "engine.example")]
+        argv = ["reproduce", "--rig", "tiny", "-s", "baseline", *where]
+        kit = bench.start(*argv, TEST_HOSTS=str(hosts))
+        kit.says("sweep 1")
+        hosts.write_text("")
+        kit.wait()
+    return kit
+
+
 def one_port(bench: Bench) -> Kit:
     first = bench.reproduce(stub="--delay 0.05")
     first.says("warm-up")
@@ -478,6 +495,14 @@ CASES = [
         V,
         START + "The server at .* does not answer",
         no_dns,
+    ),
+    Case(
+        "dns-gone",
+        "the host's name is no longer known in a level",
+        INVALID,
+        V,
+        NEXT + "Every request .*Name or service not known",
+        dns_gone,
     ),
     Case(
         "port-kit",

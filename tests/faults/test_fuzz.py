@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -32,8 +33,12 @@ from kit.yamlio import MAX_BYTES, read_mapping, read_model
 from tests.factory import launch_record, level_record, manifest, request_record
 from tests.faults.bench import ROOT
 
+# KIT_FUZZ_EXAMPLES=20000 looks for longer.
+EXAMPLES = int(os.environ.get("KIT_FUZZ_EXAMPLES", "60"))
 quick = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=EXAMPLES,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
 
 # -- YAML
@@ -218,6 +223,26 @@ def test_no_name_leads_out_of_its_folder(name: str) -> None:
         assert found.name == name
 
 
+@pytest.mark.parametrize("which", ["scenarios/spec-v2.yaml", "scenarios/rigs/cpu.yaml"])
+@quick
+@given(data=st.data())
+def test_the_command_of_a_changed_file_is_shown_or_refused(
+    project: Path, which: str, data: st.DataObject
+) -> None:
+    """Past reading: argv and environment of a server are made of it, and nothing is written."""
+    original = yaml.safe_load((ROOT / which).read_text(encoding="utf-8"))
+    place = data.draw(st.sampled_from(places(original)))
+    text = yaml.safe_dump(changed(original, place, data.draw(values)))
+    (project / which).write_text(text, encoding="utf-8")
+    before = set(project.parent.rglob("*"))
+    result = CliRunner().invoke(cli, ["show", "spec-v2", "--rig", "cpu", "--json"])
+    error = result.exception
+    assert error is None or isinstance(error, SystemExit | KitError), repr(error)
+    if error is None:
+        assert json.loads(result.output)["argv"]
+    assert set(project.parent.rglob("*")) == before
+
+
 # -- run folders
 
 
@@ -367,6 +392,7 @@ def http(body: bytes, stream: bool) -> bytes:
 apis = st.sampled_from(["generate", "completions", "chat"])
 
 
+@quick
 @given(apis, st.booleans(), st.lists(st.binary(max_size=80), max_size=6))
 def test_any_bytes_are_an_error_and_never_an_exception(
     api: str, stream: bool, pieces: list[bytes]
@@ -374,6 +400,7 @@ def test_any_bytes_are_an_error_and_never_an_exception(
     assert receive(api, stream, pieces).error is not None
 
 
+@quick
 @given(apis, st.booleans(), st.lists(reply_json, min_size=1, max_size=4), st.booleans())
 def test_any_json_is_read_or_an_error(
     api: str, stream: bool, events: list[Any], done: bool
@@ -387,6 +414,7 @@ def test_any_json_is_read_or_an_error(
         assert 0 <= result.completion_tokens <= 16
 
 
+@quick
 @given(st.data())
 def test_a_good_answer_with_damage_is_read_or_an_error(data: st.DataObject) -> None:
     good = {"output_ids": [1] * 16, "text": "", "meta_info": {"completion_tokens": 16}}
