@@ -6,7 +6,10 @@ template, tokenized before any clock runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from kit import paths
@@ -84,12 +87,35 @@ def chat_texts() -> list[str]:
     return [task.format(topic=topic) for topic in data.topics for task in data.tasks]
 
 
+@contextlib.contextmanager
+def _torch_leaves_nothing() -> Iterator[None]:
+    """Give PyTorch, which transformers imports, a cache folder that goes away.
+
+    It makes one as soon as it is imported, in the folder for temporary files, and never removes it.
+    """
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    if name in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="kit-torch-") as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
+
+
 def tokenize_chat(target: str, trust_remote_code: bool = False) -> list[list[int]]:
     """Return the committed prompts as token ids, through the chat template of the model in ``target``.
 
     Raises:
         UserError: transformers is missing, the tokenizer cannot be read, or it has no chat template.
     """
+    with _torch_leaves_nothing():
+        return _tokenize_chat(target, trust_remote_code)
+
+
+def _tokenize_chat(target: str, trust_remote_code: bool) -> list[list[int]]:
     try:
         from transformers import AutoTokenizer
     except ImportError:

@@ -233,6 +233,25 @@ def model_truncated(bench: Bench) -> Kit:
     return bench.reproduce()
 
 
+def model_truncated_meanwhile(bench: Bench) -> Kit:
+    """Weights of the user's own, of which a part is lost between the run and its resumption."""
+    models = bench.folder / "models"
+    shutil.rmtree(models, ignore_errors=True)
+    shutil.copytree(bench.pair, models)
+    path = bench.home / "scenarios" / "rigs" / "tiny.yaml"
+    rig = yaml.safe_load(path.read_text())
+    rig["pair"] = {"kind": "paths", "target_env": "TARGET", "draft_env": "DRAFT"}
+    path.write_text(yaml.safe_dump(rig))
+    env = {"TARGET": str(models / "target"), "DRAFT": str(models / "draft")}
+    kit = bench.reproduce(stub="--delay 0.05", **env)
+    kit.says("sweep 1")
+    kit.send(signal.SIGINT)
+    kit.wait()
+    weights = max((models / "target").glob("*.safetensors"), key=lambda p: p.stat().st_size)
+    os.truncate(weights, weights.stat().st_size - 1)
+    return bench.start("reproduce", "--resume", str(bench.latest()), **env)
+
+
 def model_replaced(bench: Bench) -> Kit:
     """A run of real weights whose files changed between the run and its resumption."""
     path = _interrupted(bench)
@@ -551,6 +570,14 @@ CASES = [
         OK,
         NO_FAULT,
         model_truncated,
+    ),
+    Case(
+        "model-truncated-meanwhile",
+        "model file truncated between a run and --resume (weights of the user's own)",
+        USAGE,
+        "–",
+        "The run RUN cannot go on: the files of the model pair changed",
+        model_truncated_meanwhile,
     ),
     Case(
         "resume-model",
