@@ -159,7 +159,7 @@ def command_for(
         return command
     return command.model_copy(
         update={
-            "argv": [*command.argv, *cpu_server_args()],
+            "argv": [*command.argv, *cpu_server_args(command.argv)],
             "env": {**cpu_environment(), **command.env},
         }
     )

@@ -96,7 +96,7 @@ def service(scenario: Scenario, rig: Rig) -> Service:
     made = server_command(scenario, rig, models, host="0.0.0.0", port=PORT)
     argv, env = list(made.argv), dict(made.env)
     if rig.server.cpu_plugin:
-        argv += cpu_server_args()
+        argv += cpu_server_args(argv)
         env[SWITCH] = "1"  # the image's entry point adds the rest, which depends on its packages
     else:
         where = argv.index("--tp-size") + 1

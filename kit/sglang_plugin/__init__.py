@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,9 +17,13 @@ SWITCH = "SGLANG_USE_CPU_ENGINE"
 STANDINS = Path(__file__).parent / "standins"
 
 
-def cpu_server_args() -> list[str]:
-    """Return the server flags that the CPU engine needs."""
+def cpu_server_args(given: Sequence[str] = ()) -> list[str]:
+    """Return the server flags that the CPU engine needs, beside the ones ``given`` already."""
+    # SGLang's own fraction is what a GPU's activations and graphs leave free of the NUMA node's memory. Under 8 GB that
+    # is less than nothing, and a virtual machine whose memory grows with its use shows no more at first.
+    memory = [] if "--mem-fraction-static" in given else ["--mem-fraction-static", "0.5"]
     return [
+        *memory,
         *("--device", "cpu"),
         *("--attention-backend", "torch_native"),
         *("--sampling-backend", "pytorch"),
