@@ -22,12 +22,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from compose_cost import userland
 from lockstep import TurnObserver, Turns
 from pool import PORT_STEP, Pool, PoolBackend, shared_gpu, start_scenarios, with_port
+from userland import userland
 
 from kit import reproduce as pipeline
 from kit.backends.base import Backend
@@ -87,29 +88,36 @@ def one_run(
 def variants(args: argparse.Namespace, rig: Rig, models: ModelPaths, ends_at: float) -> int:
     """Measure the core scenarios and the variants side by side."""
     names = args.scenarios.split(",") if args.scenarios else list(VARIANTS)
+    more = args.more.split(",") if args.more else []
     pool = Pool(args.out / "logs-variants", rig.server.startup_timeout_s)
+    small = shared_gpu(rig, args.kv_tokens // 2)
+    commands = commands_for(rig, names, models) | commands_for(small, more, models)
+    levels = args.levels or rig.load.levels
+    published = rig.model_copy(
+        update={"load": rig.load.model_copy(update={"protocol": "published"})}
+    )
     try:
-        backend = start_scenarios(pool, commands_for(rig, names, models), args.port)
+        backend = start_scenarios(pool, commands, args.port)
         failed = pool.wait(lambda text: print(text, flush=True))
-        good = [n for n in names if n not in failed]
-        one_run(
-            rig,
-            backend,
-            TurnObserver("variants", good, None, 0),
-            good,
-            args.levels or rig.load.levels,
-            args.sweeps,
-            models,
-            args.out / "runs",
-            ends_at,
-        )
-        if args.then and time.monotonic() < ends_at:
-            urls = {n: pool.get(n).base_url for n in good}
-            for url_of in args.then_for.split(","):
-                if url_of in urls:
-                    command = args.then.replace("URL", urls[url_of])
-                    print(f"$ {command}", flush=True)
-                    subprocess.run(["bash", "-c", command], timeout=90, check=False)
+
+        def measure(label: str, rig: Rig, wanted: list[str], at: list[int], sweeps: int) -> None:
+            wanted = [n for n in wanted if n not in failed]
+            if wanted and at and time.monotonic() < ends_at:
+                observer = TurnObserver(label, wanted, None, 0)
+                out = args.out / f"runs-{label}"
+                one_run(rig, backend, observer, wanted, at, sweeps, models, out, ends_at)
+
+        measure("variants", rig, names, levels, args.sweeps)
+        measure("more", rig, more, [c for c in levels if c <= args.more_up_to], args.sweeps)
+        measure("published", published, names, args.published, 1)
+        if args.then and args.then_for not in failed and time.monotonic() < ends_at:
+            command = args.then.replace("URL", pool.get(args.then_for).base_url)
+            print(f"$ {command}", flush=True)
+            subprocess.run(["bash", "-c", command], timeout=120, check=False)
+        if args.linger:
+            # Whoever started this looks what is left on the GPU when it is killed.
+            (args.out / "measured").touch()
+            time.sleep(60)
     finally:
         pool.stop()
     return len(failed)
@@ -179,7 +187,8 @@ def ratios(
 ) -> None:
     """Print the containers' throughput over the processes', pass by pass of the same sweep."""
     data = {label: read_run(folder) for label, folder in folders.items()}
-    rows, pairs = [], ([], [])
+    rows: list[dict[str, Any]] = []
+    pairs: tuple[list[float], list[float]] = ([], [])
     for name in names:
         for level in levels:
             sides = [
@@ -233,6 +242,16 @@ def main() -> int:
         "--then", default="", help="shell command with URL, while servers still run"
     )
     parser.add_argument("--then-for", default="spec-v2")
+    parser.add_argument("--more", default="", help="further scenarios, with half the KV cache")
+    parser.add_argument("--more-up-to", type=int, default=100, help="their highest level")
+    parser.add_argument(
+        "--published",
+        type=lambda t: [int(c) for c in t.split(",")],
+        default=[],
+        help="levels to measure once more by the published protocol",
+    )
+    parser.add_argument("--layers", type=int, help="of the pair instead of the rig's")
+    parser.add_argument("--linger", action="store_true", help="leave the servers for a minute")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     ends_at = time.monotonic() + args.seconds
@@ -241,6 +260,9 @@ def main() -> int:
     # Time on a lent GPU is short: two warm passes nearly always agree, a fourth has not been needed.
     few = rig.repetition.model_copy(update={"max_warm_passes": 3})
     rig = rig.model_copy(update={"repetition": few})
+    if args.layers:
+        pair = rig.pair.model_copy(update={"layers": args.layers})
+        rig = rig.model_copy(update={"name": f"{rig.name}-{args.layers}", "pair": pair})
     models = pipeline.ensure_pair(rig, lambda text: print(text, flush=True))
     if args.part == "pair":
         subprocess.run([sys.executable, "-c", BANDWIDTH], timeout=60, check=False)
