@@ -187,6 +187,13 @@ def test_launch_listens_everywhere_inside_and_on_loopback_outside() -> None:
     assert service["ports"] == ("override", ["127.0.0.1:31000:31000"])
 
 
+def test_launch_turns_off_the_service_that_makes_models_and_with_it_their_volume() -> None:
+    given = launch_override(
+        _command(), port=1, image="i", project="p", cache="c", folders=["/m/target"]
+    )
+    assert load(given)["services"]["pair"] == {"profiles": ["pair"]}
+
+
 def test_launch_mounts_models_read_only_at_their_own_path() -> None:
     tag, volumes = _launch(_command())["volumes"]  # type: ignore[misc]
     assert tag == "override"

@@ -217,7 +217,7 @@ class ComposeBackend:
             self.client = None
 
     def _compose(
-        self, project: str, files: Sequence[Path], *argv: str
+        self, project: str, files: Sequence[Path], *argv: str, profile: str = "*"
     ) -> subprocess.CompletedProcess[str]:
         root = paths.project_root()
         names = [word for path in files for word in ("--file", str(path))]
@@ -226,7 +226,7 @@ class ComposeBackend:
         if self.gpu == "devices":
             env.setdefault("NVIDIA_LIBRARIES", driver_folder())
         return subprocess.run(
-            [*command, "--profile", "*", "--project-name", project, *names, *argv],
+            [*command, "--profile", profile, "--project-name", project, *names, *argv],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -279,14 +279,13 @@ class ComposeBackend:
             encoding="utf-8",
         )
         files = self._files(override)
-        resolved = self._checked(self._compose(project, files, "config"))
+        # Of this service only: Compose makes the volumes of every service that a profile turns on, used or not.
+        only = command.scenario
+        resolved = self._checked(self._compose(project, files, "config", profile=only))
         log.with_name(f"{log.stem}.compose.yaml").write_text(resolved.stdout, encoding="utf-8")
         with self._guard(project, files):
-            self._checked(
-                self._compose(
-                    project, files, "up", "--detach", "--no-deps", "--no-build", command.scenario
-                )
-            )
+            up = ["up", "--detach", "--no-deps", "--no-build", only]
+            self._checked(self._compose(project, files, *up, profile=only))
             (container,) = self.client.containers.list(
                 all=True, filters={"label": f"{engine.PROJECT_LABEL}={project}"}
             )

@@ -151,6 +151,8 @@ def launch_override(
         lines.append(f"    user: {_text(user)}")
     if memory:
         lines += [f"    mem_limit: {_text(memory)}", f"    memswap_limit: {_text(memory)}"]
+    # The launch brings its models: without the service that would make some, Compose makes no volume for them.
+    lines += ["  pair: {profiles: [pair]}"]
     lines += ["volumes:", f"  jit: !override {_text({'external': True, 'name': cache})}"]
     return "\n".join(lines) + "\n"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,12 @@ def cpu_image(client: Any) -> image.Built:
             tag="kit-test:cpu",
         )
         return image.build(request)
+
+
+@pytest.fixture(autouse=True)
+def volumes_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes the volumes of compose.yaml is seen to, also where some of them exist already."""
+    monkeypatch.setenv("KIT_VOLUMES", f"kit-test-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture
