@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kit import nvml
 from kit.nvml import maybe
+from kit.units import GIB, MIB
 
 SCHEMA = 1
 
@@ -112,7 +113,7 @@ def _memory_limit_gib() -> float | None:
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         text = _read(path).strip()
         if text.isdigit() and int(text) < psutil.virtual_memory().total:
-            return round(int(text) / 2**30, 1)
+            return round(int(text) / GIB, 1)
     return None
 
 
@@ -141,7 +142,7 @@ def _gpu(library: nvml.Nvml, gpu: nvml.Gpu) -> Gpu:
     memory = maybe(library, "DeviceGetMemoryInfo", gpu)
     return Gpu(
         name=library.ask("DeviceGetName", gpu),
-        memory_mib=memory["total"] >> 20 if memory else 0,
+        memory_mib=memory["total"] // MIB if memory else 0,
         sm=f"{capability[0]}.{capability[1]}" if capability else None,
         power_limit_w=limit / 1000 if limit else None,
         max_sm_mhz=maybe(library, "DeviceGetMaxClockInfo", gpu, nvml.CLOCK_SM),
@@ -184,7 +185,7 @@ def collect() -> Fingerprint:
         cpu_model=model,
         cpu_cores=len(os.sched_getaffinity(0)),
         cpu_flags=flags,
-        memory_gib=round(psutil.virtual_memory().total / 2**30),
+        memory_gib=round(psutil.virtual_memory().total / GIB),
         memory_limit_gib=_memory_limit_gib(),
         kernel=".".join(platform.release().split(".")[:2]),
         os=_os(),

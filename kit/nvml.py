@@ -218,13 +218,26 @@ def current_event_reasons(nvml: Nvml, gpu: Gpu) -> int | None:
     return None
 
 
-def gpu_processes(nvml: Nvml, gpu: Gpu) -> list[dict[str, Any]] | None:
-    """Return the compute processes on a GPU as ``{"pid": …, "usedGpuMemory": bytes or None}``; None if not told.
+def gpu_processes(nvml: Nvml, gpu: Gpu, *, drawing: bool = False) -> list[dict[str, Any]] | None:
+    """Return the processes on a GPU as ``{"pid": …, "usedGpuMemory": bytes or None}``; None if not told.
 
     Pids are those of the host; in a container with pids of its own NVML leaves out or renumbers them.
+
+    Args:
+        nvml: Who answers.
+        gpu: Which GPU.
+        drawing: Also those that draw, such as a desktop; one that does both is named once.
     """
-    found = maybe(nvml, "DeviceGetComputeRunningProcesses", gpu)
-    return None if found is None else list(found)
+    found: dict[int, dict[str, Any]] = {}
+    told = False
+    for kind in ("Compute", "Graphics") if drawing else ("Compute",):
+        listed = maybe(nvml, f"DeviceGet{kind}RunningProcesses", gpu)
+        told = told or listed is not None
+        for entry in listed or []:
+            used, pid = entry.get("usedGpuMemory"), int(entry["pid"])
+            held = used if used and used < NO_VALUE else None
+            found.setdefault(pid, {"pid": pid, "usedGpuMemory": held})
+    return list(found.values()) if told else None
 
 
 def visible_gpus(nvml: Nvml, environ: Mapping[str, str]) -> list[Gpu]:

@@ -2,15 +2,15 @@
 
     python3 benchmarks/gpu/doctor_fixture.py --rig h200 --out OUT
 
-Writes OUT/fixture.json (``nvml``: every question that was asked and its answer, ``doctor``: the results) and
-OUT/telemetry.jsonl (20 s, idle and then under matrix products). A part that fails is noted and the others go on.
+Writes OUT/fixture.json (``nvml``: every question that was asked and its answer, ``doctor``: the results,
+``fingerprint``), OUT/doctor.txt (what `kit doctor` prints) and OUT/telemetry.jsonl (20 s, idle and then under matrix
+products). A part that fails is noted and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import subprocess
 import sys
@@ -20,7 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kit import nvml
+from rich.console import Console
+
+from kit import fingerprint, nvml
+from kit.cli.doctor import print_results, summary
 from kit.doctor import probes
 from kit.doctor.run import examine, this_host
 from kit.scenarios import load_rig
@@ -68,12 +71,17 @@ def main() -> int:
         print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
 
     def doctor() -> None:
+        begun = time.monotonic()
         with this_host() as machine:
-            report = examine(machine, probes.Job(rig=load_rig(args.rig)))
-        found["doctor"] = [
-            r.model_dump(mode="json") if hasattr(r, "model_dump") else dataclasses.asdict(r)
-            for r in report.results
-        ]
+            report = examine(machine, probes.Job(rig=load_rig(args.rig), backend="process"))
+        found["doctor"] = [r.model_dump(mode="json") for r in report.results]
+        with (args.out / "doctor.txt").open("w", encoding="utf-8") as out:
+            console = Console(file=out, width=200)
+            print_results(report.results, console)
+            console.print(summary(report, time.monotonic() - begun), markup=False, highlight=False)
+
+    def machine_class() -> None:
+        found["fingerprint"] = fingerprint.collect().model_dump(mode="json")
 
     def telemetry() -> None:
         with sampling(args.out, gpus=1, backend="process"):
@@ -82,6 +90,7 @@ def main() -> int:
             time.sleep(2)
 
     part("doctor", doctor)
+    part("fingerprint", machine_class)
     part("telemetry", telemetry)
     answers: dict[str, Any] = {}
     for recorder in recorders:

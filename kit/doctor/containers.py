@@ -9,9 +9,9 @@ from typing import Any
 
 from kit.backends import engine
 from kit.doctor.model import Check, Seen, blocker, ok, unavailable, warning
-from kit.doctor.needs import GIB
 from kit.doctor.probes import Host, Job
 from kit.errors import UserError
+from kit.units import GIB
 
 # What the images take unpacked, and once more while they are built.
 IMAGE_BYTES = {"cuda": 40 * GIB, "cpu": 6 * GIB}

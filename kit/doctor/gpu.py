@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from kit.backends.engine import version_tuple
+from kit.doctor.cards import Cards, no_gpu, on_cards
 from kit.doctor.model import Check, Seen, blocker, ok, unavailable, warning
 from kit.doctor.needs import gpu_memory_needed
 from kit.doctor.probes import Host, Job, used_gpus
@@ -19,6 +19,7 @@ from kit.nvml import (
     event_reasons,
     maybe,
 )
+from kit.units import MIB
 
 MIN_DRIVER = (580,)
 # CUDA 13 has no code for anything older than Turing.
@@ -28,27 +29,10 @@ BF16_SM = (8, 0)
 # Bits of the event reasons that slow a GPU down because something is wrong.
 BAD_REASONS = 0x8 | 0x20 | 0x40 | 0x80
 HOT_C = 85
-MIB = 1 << 20
 NO_DRIVER_REMEDY = (
     "Install the NVIDIA driver (branch 580 or newer) on the host, give this container its GPUs, "
     "or choose --rig cpu."
 )
-
-
-def no_gpu(host: Host, job: Job) -> Seen:
-    """Return what a check says where there is no GPU to look at."""
-    if job.needs_gpu and host.nvml is None:
-        return unavailable(f"no GPU can be asked: {host.nvml_error}")
-    if job.rig is not None and not job.needs_gpu:
-        return unavailable(f"the rig {job.rig.name} uses no GPU")
-    return unavailable("no GPU is visible here")
-
-
-def each(gpus: Sequence[Gpu], words: Sequence[str]) -> str:
-    """Return one word for all if they agree, else one for each GPU."""
-    if len(set(words)) == 1:
-        return words[0] if len(words) == 1 else f"{words[0]} on each of {len(words)}"
-    return "; ".join(f"GPU {g.index}: {w}" for g, w in zip(gpus, words, strict=True))
 
 
 def _driver(host: Host, job: Job) -> Seen:
@@ -102,14 +86,12 @@ def _model(host: Host, job: Job) -> Seen:
     return ok(listed)
 
 
-def _sm(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    if host.nvml is None or not gpus:
-        return no_gpu(host, job)
-    found = [maybe(host.nvml, "DeviceGetCudaComputeCapability", g) for g in gpus]
+@on_cards
+def _sm(cards: Cards) -> Seen:
+    found = cards.ask("DeviceGetCudaComputeCapability")
     if any(c is None for c in found):
         return unavailable("the driver does not tell the compute capability")
-    text = "SM " + each(gpus, [f"{a}.{b}" for a, b in found])
+    text = "SM " + cards.each([f"{a}.{b}" for a, b in found])
     lowest = min(tuple(c) for c in found)
     if lowest < MIN_SM:
         return blocker(
@@ -120,17 +102,15 @@ def _sm(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _memory(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    if host.nvml is None or not gpus:
-        return no_gpu(host, job)
-    infos = [maybe(host.nvml, "DeviceGetMemoryInfo", g) for g in gpus]
+@on_cards
+def _memory(cards: Cards) -> Seen:
+    infos = cards.ask("DeviceGetMemoryInfo")
     if any(i is None for i in infos):
         return unavailable("the driver does not tell the memory")
-    text = each(gpus, [f"{i['free'] // MIB} of {i['total'] // MIB} MiB free" for i in infos])
+    text = cards.each([f"{i['free'] // MIB} of {i['total'] // MIB} MiB free" for i in infos])
     least_total = min(i["total"] for i in infos)
     least_free = min(i["free"] for i in infos)
-    need = gpu_memory_needed(job, host.environ)
+    need = gpu_memory_needed(cards.job, cards.host.environ)
     if need is None:
         return ok(text)
     text += f"; weights take about {need // MIB} MiB a GPU"
@@ -145,14 +125,11 @@ def _memory(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _ecc(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    nvml = host.nvml
-    if nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _ecc(cards: Cards) -> Seen:
     words, bad, pending = [], [], []
-    for gpu in gpus:
-        mode = maybe(nvml, "DeviceGetEccMode", gpu)
+    for gpu in cards.gpus:
+        mode = maybe(cards.nvml, "DeviceGetEccMode", gpu)
         if mode is None:
             words.append("no ECC")
             continue
@@ -160,14 +137,14 @@ def _ecc(host: Host, job: Job) -> Seen:
         if mode[0] != mode[1]:
             pending.append(str(gpu.index))
         # 1: uncorrected, 0: since the last reboot.
-        errors = maybe(nvml, "DeviceGetTotalEccErrors", gpu, 1, 0)
-        rows = maybe(nvml, "DeviceGetRemappedRows", gpu)
+        errors = maybe(cards.nvml, "DeviceGetTotalEccErrors", gpu, 1, 0)
+        rows = maybe(cards.nvml, "DeviceGetRemappedRows", gpu)
         if errors or (rows and (rows[2] or rows[3])):
             what = f"{errors or 0} uncorrected errors"
             bad.append(
                 f"GPU {gpu.index}: {what}" + (", row remapping pending" if rows and rows[2] else "")
             )
-    text = each(gpus, words)
+    text = cards.each(words)
     if bad:
         return warning(
             f"{text}; {'; '.join(bad)}", "Reset or restart; if it comes back, the card is failing."
@@ -182,15 +159,12 @@ def _ecc(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _power(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    nvml = host.nvml
-    if nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _power(cards: Cards) -> Seen:
     words, low = [], False
-    for gpu in gpus:
-        limit = maybe(nvml, "DeviceGetEnforcedPowerLimit", gpu)
-        default = maybe(nvml, "DeviceGetPowerManagementDefaultLimit", gpu)
+    for gpu in cards.gpus:
+        limit = maybe(cards.nvml, "DeviceGetEnforcedPowerLimit", gpu)
+        default = maybe(cards.nvml, "DeviceGetPowerManagementDefaultLimit", gpu)
         if limit is None:
             words.append("not told")
             continue
@@ -198,7 +172,7 @@ def _power(host: Host, job: Job) -> Seen:
         low = low or bool(default and limit < 0.98 * default)
     if set(words) == {"not told"}:
         return unavailable("the driver does not tell the power limit")
-    text = f"power limit {each(gpus, words)}"
+    text = f"power limit {cards.each(words)}"
     if low:
         return warning(
             text, "Set it back with `sudo nvidia-smi -pl WATTS`, or say so beside the numbers."
@@ -208,20 +182,21 @@ def _power(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _clocks(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    nvml = host.nvml
-    if nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _clocks(cards: Cards) -> Seen:
     words, low = [], False
-    for gpu in gpus:
+    for gpu in cards.gpus:
         parts = []
         for kind, name in ((CLOCK_SM, "SM"), (CLOCK_MEMORY, "memory")):
-            now = maybe(nvml, "DeviceGetClockInfo", gpu, kind)
-            top = maybe(nvml, "DeviceGetMaxClockInfo", gpu, kind)
+            now = maybe(cards.nvml, "DeviceGetClockInfo", gpu, kind)
+            top = maybe(cards.nvml, "DeviceGetMaxClockInfo", gpu, kind)
             if top is not None:
                 parts.append(f"{name} {now if now is not None else '?'} of {top} MHz")
-        reasons = current_event_reasons(nvml, gpu) or 0
+        state = maybe(cards.nvml, "DeviceGetPerformanceState", gpu)
+        # 32 is NVML's "unknown".
+        if state is not None and state < 32:
+            parts.append(f"P{state}")
+        reasons = current_event_reasons(cards.nvml, gpu) or 0
         # Application clocks hold the GPU back only where they are below the highest.
         if reasons & 0x2:
             low = True
@@ -229,7 +204,7 @@ def _clocks(host: Host, job: Job) -> Seen:
         words.append(", ".join(parts) or "not told")
     if set(words) == {"not told"}:
         return unavailable("the driver does not tell clocks")
-    text = each(gpus, words)
+    text = cards.each(words)
     if low:
         return warning(
             text, "Release them: `sudo nvidia-smi -rgc -rmc` and `sudo nvidia-smi -rac`."
@@ -237,15 +212,12 @@ def _clocks(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _throttle(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    nvml = host.nvml
-    if nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _throttle(cards: Cards) -> Seen:
     words, bad, known = [], False, False
-    for gpu in gpus:
-        mask = current_event_reasons(nvml, gpu)
-        heat = maybe(nvml, "DeviceGetTemperature", gpu, TEMPERATURE_GPU)
+    for gpu in cards.gpus:
+        mask = current_event_reasons(cards.nvml, gpu)
+        heat = maybe(cards.nvml, "DeviceGetTemperature", gpu, TEMPERATURE_GPU)
         known = known or mask is not None
         parts = [", ".join(event_reasons(mask or 0)) or "nothing slows it"]
         if heat is not None:
@@ -254,7 +226,7 @@ def _throttle(host: Host, job: Job) -> Seen:
         bad = bad or bool((mask or 0) & BAD_REASONS) or (heat or 0) >= HOT_C
     if not known:
         return unavailable("the driver does not tell what slows the clocks")
-    text = each(gpus, words)
+    text = cards.each(words)
     if bad:
         return warning(
             text, "Look at cooling, the power connectors and the power supply, then try again."
@@ -262,14 +234,12 @@ def _throttle(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _persistence(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    if host.nvml is None or not gpus:
-        return no_gpu(host, job)
-    modes = [maybe(host.nvml, "DeviceGetPersistenceMode", g) for g in gpus]
+@on_cards
+def _persistence(cards: Cards) -> Seen:
+    modes = cards.ask("DeviceGetPersistenceMode")
     if any(m is None for m in modes):
         return unavailable("the driver does not tell persistence mode")
-    text = f"persistence mode {each(gpus, ['on' if m else 'off' for m in modes])}"
+    text = f"persistence mode {cards.each(['on' if m else 'off' for m in modes])}"
     if not all(modes):
         return warning(
             text,
@@ -278,14 +248,12 @@ def _persistence(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _mig(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    if host.nvml is None or not gpus:
-        return no_gpu(host, job)
-    modes = [maybe(host.nvml, "DeviceGetMigMode", g) for g in gpus]
+@on_cards
+def _mig(cards: Cards) -> Seen:
+    modes = cards.ask("DeviceGetMigMode")
     if any(m and m[0] for m in modes):
         return warning(
-            each(gpus, ["MIG on" if m and m[0] else "MIG off" for m in modes]),
+            cards.each(["MIG on" if m and m[0] else "MIG off" for m in modes]),
             "A slice is not the whole GPU: its numbers compare with no golden file of the card.",
         )
     return ok("whole GPUs, MIG off" if any(modes) else "whole GPUs, no MIG")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from kit import paths
 from kit.doctor.model import Check, Seen, blocker, ok, unavailable, warning
-from kit.doctor.needs import GIB, HOST_OVERHEAD, host_memory_needed, pair_spec
+from kit.doctor.needs import HOST_OVERHEAD, host_memory_needed, pair_spec
 from kit.doctor.probes import Host, Job, used_gpus
+from kit.units import GIB, MIB
 
-MIB = 1 << 20
 DOCKER_SHM = 64 * MIB
 """What a container gets when nobody asks for more."""
 SHM_PER_GPU = GIB // 2

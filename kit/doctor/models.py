@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kit.doctor.model import Check, Seen, blocker, ok, unavailable, warning
-from kit.doctor.needs import GIB, file_bytes, pair_spec
+from kit.doctor.needs import file_bytes, pair_spec
 from kit.doctor.probes import Host, Job
 from kit.errors import UserError
 from kit.scenarios import ModelPaths
+from kit.units import GIB
 
 # A header of safetensors is read into memory; the format allows no more.
 HEADER_LIMIT = 100_000_000

@@ -9,8 +9,8 @@ from kit.doctor.probes import Job
 from kit.errors import UserError
 from kit.planted import PairSpec
 from kit.scenarios import PlantedPairConfig
+from kit.units import GIB
 
-GIB = 1 << 30
 # What CUDA's context, cuBLAS workspaces and captured graphs take beside weights.
 GPU_OVERHEAD = 2 * GIB
 # What Python with torch and SGLang's processes take on the host beside weights.

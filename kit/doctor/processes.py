@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kit.doctor.gpu import no_gpu
+from kit.doctor.cards import Cards, on_cards
 from kit.doctor.model import Check, Seen, ok, unavailable, warning
-from kit.doctor.probes import Host, Job, used_gpus
+from kit.doctor.probes import Host, Job
 from kit.nvml import gpu_processes, maybe
+from kit.units import MIB
 
-MIB = 1 << 20
 # What a driver keeps of an idle GPU for itself: below this nobody is suspected.
 IDLE_MIB = 1024
 SERVER_NAMES = ("sglang::", "VLLM::")
@@ -104,23 +104,21 @@ def _describe(process: Process) -> str:
     return f"{what}, a zombie" if process.zombie else what
 
 
-def _gpu_processes(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    nvml = host.nvml
-    if nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _gpu_processes(cards: Cards) -> Seen:
+    host = cards.host
     family = own_family(host)
     comparable = host.own_pids()
     holders: list[str] = []
     remedies: list[str] = []
     known = False
-    for gpu in gpus:
-        listed = gpu_processes(nvml, gpu)
-        memory = maybe(nvml, "DeviceGetMemoryInfo", gpu)
+    for gpu in cards.gpus:
+        listed = gpu_processes(cards.nvml, gpu, drawing=True)
+        memory = maybe(cards.nvml, "DeviceGetMemoryInfo", gpu)
         known = known or listed is not None or memory is not None
         held = 0
         for entry in listed or []:
-            pid, used = int(entry["pid"]), int(entry.get("usedGpuMemory") or 0)
+            pid, used = entry["pid"], entry["usedGpuMemory"] or 0
             held += used
             if comparable and pid in family:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
-from kit.doctor.gpu import each, no_gpu
+from kit.doctor.cards import Cards, on_cards
 from kit.doctor.model import Check, Seen, ok, unavailable, warning
 from kit.doctor.probes import Host, Job, used_gpus
 from kit.nvml import (
@@ -21,17 +21,14 @@ IDLE = 0x1
 P2P_LINK = "https://github.com/NVIDIA/nccl/issues/1999"
 
 
-def _pcie(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    nvml = host.nvml
-    if nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _pcie(cards: Cards) -> Seen:
     words, narrow, asleep, slow = [], False, False, False
-    for gpu in gpus:
-        now = maybe(nvml, "DeviceGetCurrPcieLinkGeneration", gpu)
-        top = maybe(nvml, "DeviceGetMaxPcieLinkGeneration", gpu)
-        width = maybe(nvml, "DeviceGetCurrPcieLinkWidth", gpu)
-        widest = maybe(nvml, "DeviceGetMaxPcieLinkWidth", gpu)
+    for gpu in cards.gpus:
+        now = maybe(cards.nvml, "DeviceGetCurrPcieLinkGeneration", gpu)
+        top = maybe(cards.nvml, "DeviceGetMaxPcieLinkGeneration", gpu)
+        width = maybe(cards.nvml, "DeviceGetCurrPcieLinkWidth", gpu)
+        widest = maybe(cards.nvml, "DeviceGetMaxPcieLinkWidth", gpu)
         if None in (now, top, width, widest):
             words.append("not told")
             continue
@@ -39,11 +36,11 @@ def _pcie(host: Host, job: Job) -> Seen:
         narrow = narrow or width < widest
         if now < top:
             # An idle GPU lowers its link to save power and raises it at the first transfer.
-            idle = bool((current_event_reasons(nvml, gpu) or 0) & IDLE)
+            idle = bool((current_event_reasons(cards.nvml, gpu) or 0) & IDLE)
             asleep, slow = asleep or idle, slow or not idle
     if set(words) == {"not told"}:
         return unavailable("the driver does not tell the PCIe link")
-    text = each(gpus, words)
+    text = cards.each(words)
     if narrow or slow:
         return warning(
             text,
@@ -52,13 +49,12 @@ def _pcie(host: Host, job: Job) -> Seen:
     return ok(text + (" (lowered while idle)" if asleep else ""))
 
 
-def _links(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    if host.nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _links(cards: Cards) -> Seen:
+    gpus = cards.gpus
     if len(gpus) < 2:
         return ok("one GPU, no link to another")
-    kinds = Counter(link_kind(host.nvml, a, b) for a, b in itertools.combinations(gpus, 2))
+    kinds = Counter(link_kind(cards.nvml, a, b) for a, b in itertools.combinations(gpus, 2))
     text = ", ".join(f"{n} pairs {kind}" for kind, n in kinds.most_common())
     if set(kinds) == {"?"}:
         return unavailable("the driver does not tell how the GPUs are linked")
@@ -70,17 +66,16 @@ def _links(host: Host, job: Job) -> Seen:
     return ok(text)
 
 
-def _p2p(host: Host, job: Job) -> Seen:
-    gpus = used_gpus(host, job)
-    if host.nvml is None or not gpus:
-        return no_gpu(host, job)
+@on_cards
+def _p2p(cards: Cards) -> Seen:
+    gpus = cards.gpus
     if len(gpus) < 2:
         return ok("one GPU, no peer")
     bad: Counter[str] = Counter()
     told = 0
     for a, b in itertools.permutations(gpus, 2):
         for kind, word in ((P2P_READ, "read"), (P2P_WRITE, "write")):
-            status = maybe(host.nvml, "DeviceGetP2PStatus", a, b, kind)
+            status = maybe(cards.nvml, "DeviceGetP2PStatus", a, b, kind)
             told += status is not None
             if status:
                 bad[f"{word}: {P2P_STATUS.get(status, f'status {status}')}"] += 1

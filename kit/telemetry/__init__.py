@@ -6,7 +6,7 @@
 The link to a run's levels is the clock: ``t`` is Unix time in both, and a pass (``LevelRecord``) covers
 ``[t - wall_s, t]``. :func:`kit.telemetry.summary.window` takes the samples of such a stretch, and
 :func:`kit.telemetry.summary.summarize` its figures with joules per token; both are pure. A stretch between two
-samples that is longer than :data:`kit.telemetry.summary.GAP_FACTOR` intervals is a gap: it is reported, and no value
+samples that is longer than :data:`kit.telemetry.records.GAP_FACTOR` intervals is a gap: it is reported, and no value
 is made up for it. ``RunData.telemetry`` holds the samples, ``RunData.telemetry_header`` the header or None;
 :mod:`kit.verdict.machine` turns them into findings.
 """

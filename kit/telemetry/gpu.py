@@ -8,7 +8,6 @@ from typing import Any
 from kit.nvml import (
     CLOCK_MEMORY,
     CLOCK_SM,
-    NO_VALUE,
     PCIE_RX_BYTES,
     PCIE_TX_BYTES,
     TEMPERATURE_GPU,
@@ -19,8 +18,7 @@ from kit.nvml import (
     maybe,
 )
 from kit.telemetry.records import GpuProcess, GpuSample
-
-MIB = 1 << 20
+from kit.units import MIB
 
 
 def _scaled(value: Any, factor: float) -> float | None:
@@ -56,9 +54,7 @@ def sample_gpu(nvml: Nvml, gpu: Gpu, ours: Callable[[int], bool | None]) -> GpuS
         processes=[
             GpuProcess(
                 pid=entry["pid"],
-                memory_mib=used // MIB
-                if (used := entry.get("usedGpuMemory")) and used < NO_VALUE
-                else None,
+                memory_mib=used // MIB if (used := entry["usedGpuMemory"]) else None,
                 ours=ours(entry["pid"]),
             )
             for entry in gpu_processes(nvml, gpu) or []

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 SCHEMA = 1
+GAP_FACTOR = 2.5
+"""A stretch between two samples longer than this many intervals is a gap."""
 
 
 class _Record(BaseModel):

@@ -24,13 +24,10 @@ from kit.telemetry.cpu import (
 )
 from kit.telemetry.files import FILE
 from kit.telemetry.gpu import sample_gpu
-from kit.telemetry.records import TelemetryHeader, TelemetrySample
+from kit.telemetry.records import GAP_FACTOR, TelemetryHeader, TelemetrySample
+from kit.units import MIB
 
 INTERVAL_S = 1.0
-# As in kit.telemetry.summary: a sample that comes later than this many intervals says that there was a gap.
-GAP_FACTOR = 2.5
-
-MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # Samples between two looks for new processes of the server.
 RENEW = 5

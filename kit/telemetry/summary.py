@@ -14,10 +14,7 @@ from itertools import pairwise
 from pydantic import BaseModel, ConfigDict, Field
 
 from kit.nvml import EVENT_REASONS
-from kit.telemetry.records import GpuSample, TelemetrySample
-
-GAP_FACTOR = 2.5
-"""A stretch between two samples longer than this many intervals is a gap."""
+from kit.telemetry.records import GAP_FACTOR, GpuSample, TelemetrySample
 
 
 class _Frozen(BaseModel):
