@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,10 +52,13 @@ def environment(environ: Mapping[str, str], key: str) -> dict[str, str]:
     env = dict(environ)
     root = env.get("KIT_CACHE")
     if root:
+        if not os.access(root, os.W_OK):
+            # A read-only root file system, and no volume there: what is compiled lasts as long as the container.
+            root = f"{tempfile.gettempdir()}/kit-cache"
         for name, folder in CACHES.items():
             env.setdefault(name, f"{root}/{key}/{folder}")
         if not os.access(env.get("HOME", "/"), os.W_OK):
-            # A user that the image does not know (--user) has no home; several libraries want one.
+            # A user that the image does not know (--user), or a read-only root; several libraries want a home.
             env["HOME"] = f"{root}/{key}/home"
     if env.get(SWITCH) == "1":
         for name, value in cpu_environment().items():

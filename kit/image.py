@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -24,6 +26,8 @@ FLAVOURS = tuple(BASES)
 # Folders and files of the checkout that a build sees; .dockerignore allows the same.
 CONTEXT = ("kit", "golden", "locks", "patches", "scenarios", "scripts/image", "wheelhouse")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
+# How long a registry may take to name a base's digest.
+LOOK_UP_S = 30
 # What a build needs on the engine's disk, measured (docs/image.md), with some room: image, cache and unpacking.
 NEEDED_BYTES = {"cuda13": 30 * 10**9, "cpu": 6 * 10**9}
 
@@ -90,8 +94,52 @@ def context_files(root: Path, wheelhouse: Path | None = None) -> Iterator[tuple[
             yield f"wheelhouse/{path.name}", path
 
 
-def command(request: Request, root: Path) -> list[str]:
-    """Return the build's command; the context comes on standard input. It holds no secret, only their files' paths."""
+@dataclass(frozen=True)
+class Base:
+    """A base image: the name that the build is given, and its digest.
+
+    Attributes:
+        name: With a digest where a registry has one for it, so that the build takes what was looked up.
+        digest: ``sha256:…`` of the manifest; of the image itself where it came from no registry; empty if unknown.
+    """
+
+    name: str
+    digest: str = ""
+
+
+def resolve_base(name: str) -> Base:
+    """Return what ``name`` means now: on this engine, else in its registry, which is asked for the digest only."""
+    if "@sha256:" in name:
+        return Base(name, name.rpartition("@")[2])
+    local = _asked("image", "inspect", "--format", "{{json .RepoDigests}} {{.Id}}", name)
+    if local:
+        digests, _, own = local.rpartition(" ")
+        pulled = json.loads(digests) or []
+        return Base(name, pulled[0].rpartition("@")[2] if pulled else own)
+    digest = _asked("buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", name)
+    if re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+        return Base(f"{name}@{digest}", digest)
+    # The build itself says why it cannot be had.
+    return Base(name)
+
+
+def _asked(*argv: str) -> str:
+    """Return what ``docker`` prints, empty if it fails or takes too long."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(["docker", *argv], capture_output=True, text=True, timeout=LOOK_UP_S)
+        if done.returncode == 0:
+            return done.stdout.strip()
+    return ""
+
+
+def command(request: Request, root: Path, base: Base | None = None) -> list[str]:
+    """Return the build's command; the context comes on standard input. It holds no secret, only their files' paths.
+
+    Args:
+        request: What to build.
+        root: The checkout.
+        base: Its base, looked up; by default the request's name as it is.
+    """
     labels = {
         "LOCK_SHA256": lock_sha256(root, request.flavour),
         "PATCH_IDS": ",".join(patch_ids(root)),
@@ -99,7 +147,9 @@ def command(request: Request, root: Path) -> list[str]:
     }
     argv = ["docker", "buildx", "build", "--load", "--progress", "plain", "--tag", request.name]
     argv += ["--file", f"Dockerfile.{request.flavour}"]
-    if request.base_image:
+    if base is not None:
+        labels.update(BASE_IMAGE=base.name, BASE_DIGEST=base.digest)
+    elif request.base_image:
         labels["BASE_IMAGE"] = request.base_image
     if request.offline:
         labels["OFFLINE"] = "1"
@@ -193,10 +243,11 @@ def build(request: Request, root: Path | None = None) -> Built:
     check_tools()
     inspected = _docker("info", "--format", "{{.DockerRootDir}}")
     check_room(request, Path(inspected.strip()))
+    base = resolve_base(request.base_image or BASES[request.flavour])
     begun = time.monotonic()
     # BuildKit writes to standard error; standard output stays for the result.
     child = subprocess.Popen(
-        command(request, root), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+        command(request, root, base), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
     )
     assert child.stdin is not None
     try:

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from kit.backends.watch import probe_command
 from kit.cli.containers import compose_group, image_group
 from kit.compose import FILES, render_all, stale, write_all
 from kit.compose.launch import container_user, inner_argv, launch_override, model_mounts
-from kit.compose.render import image_name, lock_sha256, patch_ids
+from kit.compose.render import SGLANG, image_name, lock_sha256, patch_ids
 from kit.container import cache_key, command, environment
 from kit.errors import UserError
 from kit.healthcheck import main as healthcheck
@@ -106,6 +107,9 @@ def test_every_server_is_contained() -> None:
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["restart"] == "no", name
         assert "privileged" not in service, name
+        assert service.get("read_only") == "${READ_ONLY_ROOT:-true}" or "root" in str(
+            service["extends"]
+        ), name
         ports = service.get("ports", [])
         assert isinstance(ports, list)
         assert all(str(p).startswith("127.0.0.1:") for p in ports), name
@@ -120,7 +124,26 @@ def test_the_token_is_a_secret_and_nothing_else() -> None:
     text = render_all(ROOT)["compose.yaml"]
     for line in text.splitlines():
         if "HF_TOKEN" in line and not line.lstrip().startswith("#"):
-            assert "environment: HF_TOKEN}" in line or "${HF_TOKEN:+hf_}token" in line
+            # `:+` puts in a word of ours where the variable is set, never its value.
+            rest = line.replace("${HF_TOKEN:+hf_}token", "").replace(
+                "${HF_TOKEN:+-for-hf_token}", ""
+            )
+            assert "HF_TOKEN" not in rest or rest.strip() in (
+                "hf_token: {environment: HF_TOKEN}",
+                'token: {file: "${HF_TOKEN_FILE:-/dev/null}"}',
+            )
+
+
+def test_a_root_that_can_be_written_to_is_for_a_token_in_a_variable_only() -> None:
+    roots = yaml.safe_load((ROOT / "compose.root.yaml").read_text())["services"]
+    assert roots["root"]["read_only"] == "${READ_ONLY_ROOT:-true}"
+    assert roots["root-for-hf_token"] == {"tmpfs": roots["root"]["tmpfs"]}
+    services = load(render_all(ROOT)["compose.yaml"])["services"]
+    for scenario in all_scenarios():
+        assert services[scenario.name]["extends"] == {
+            "file": "compose.root.yaml",
+            "service": "root${HF_TOKEN:+-for-hf_token}",
+        }
 
 
 def test_cli_render_check(project: Path) -> None:
@@ -399,17 +422,24 @@ def test_caches_are_kept_apart_by_image(tmp_path: Path) -> None:
     assert cache_key(facts) == "abc"
     assert cache_key(tmp_path / "none") == "unknown"
     env = environment(
-        {"KIT_CACHE": "/cache", "HOME": str(tmp_path), "TRITON_CACHE_DIR": "/t"}, "abc"
+        {"KIT_CACHE": str(tmp_path), "HOME": str(tmp_path), "TRITON_CACHE_DIR": "/t"}, "abc"
     )
-    assert env["FLASHINFER_WORKSPACE_BASE"] == "/cache/abc/flashinfer"
+    assert env["FLASHINFER_WORKSPACE_BASE"] == f"{tmp_path}/abc/flashinfer"
     assert env["TRITON_CACHE_DIR"] == "/t", "what is set is kept"
     assert env["HOME"] == str(tmp_path)
     assert "SGLANG_USE_CPU_ENGINE" not in env
 
 
 def test_user_without_a_home_gets_one(tmp_path: Path) -> None:
-    env = environment({"KIT_CACHE": "/cache", "HOME": str(tmp_path / "none")}, "abc")
-    assert env["HOME"] == "/cache/abc/home"
+    env = environment({"KIT_CACHE": str(tmp_path), "HOME": str(tmp_path / "none")}, "abc")
+    assert env["HOME"] == f"{tmp_path}/abc/home"
+
+
+def test_caches_and_home_are_temporary_where_nothing_else_can_be_written(tmp_path: Path) -> None:
+    env = environment({"KIT_CACHE": str(tmp_path / "none"), "HOME": "/none"}, "abc")
+    temporary = tempfile.gettempdir()
+    assert env["TRITON_CACHE_DIR"] == f"{temporary}/kit-cache/abc/triton"
+    assert env["HOME"] == f"{temporary}/kit-cache/abc/home"
 
 
 def test_cpu_engine_gets_its_environment() -> None:
@@ -496,6 +526,59 @@ def test_build_command_holds_paths_of_secrets_not_their_contents(tmp_path: Path)
     assert {"BASE_IMAGE=b:1", "OFFLINE=1"} <= set(argv)
     assert f"LOCK_SHA256={lock_sha256(ROOT, 'cpu')}" in argv
     assert argv[argv.index("--tag") + 1] == image_name("cpu")
+
+
+DIGEST = f"sha256:{'ab' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("local", "registry", "named", "digest"),
+    [
+        (f'["debian@{DIGEST}"] sha256:own', "", "debian:12", DIGEST),
+        ("[] sha256:own", "", "debian:12", "sha256:own"),
+        ("", DIGEST, f"debian:12@{DIGEST}", DIGEST),
+        ("", "", "debian:12", ""),
+    ],
+    ids=["pulled", "made here", "in its registry", "out of reach"],
+)
+def test_base_is_pinned_by_what_can_be_known_of_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    local: str,
+    registry: str,
+    named: str,
+    digest: str,
+) -> None:
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"#!/bin/sh\ncase $1 in image) t='{local}';; buildx) t='{registry}';; esac\n"
+        '[ -n "$t" ] && echo "$t"\n'
+    )
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    base = image.resolve_base("debian:12")
+    assert base == image.Base(named, digest)
+    argv = image.command(image.Request(flavour="cpu", base_image="debian:12"), ROOT, base)
+    assert {f"BASE_IMAGE={named}", f"BASE_DIGEST={digest}"} <= set(argv)
+
+
+def test_base_named_with_its_digest_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/none")
+    assert image.resolve_base(f"d:1@{DIGEST}") == image.Base(f"d:1@{DIGEST}", DIGEST)
+
+
+@pytest.mark.parametrize("flavour", image.FLAVOURS)
+def test_labels_say_what_an_image_is_made_of(flavour: str) -> None:
+    text = (ROOT / f"Dockerfile.{flavour}").read_text()
+    for label, argument in {
+        "org.opencontainers.image.revision": "GIT_COMMIT",
+        "org.opencontainers.image.base.name": "BASE_IMAGE",
+        "org.opencontainers.image.base.digest": "BASE_DIGEST",
+        "kit.patches": "PATCH_IDS",
+        "kit.lock.sha256": "LOCK_SHA256",
+    }.items():
+        assert f'{label}="${{{argument}}}"' in text
+    assert f'org.opencontainers.image.version="{SGLANG}"' in text
 
 
 def test_too_little_room_is_said_before_the_build(

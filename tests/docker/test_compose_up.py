@@ -39,6 +39,7 @@ class Project:
     name: str
     port: int
     image: str
+    token_file: Path
 
     def __call__(
         self, *argv: str, check: bool = True, **env: str
@@ -48,7 +49,8 @@ class Project:
             "KIT_IMAGE": self.image,
             "KIT_VOLUMES": self.name,
             "PORT": str(self.port),
-            "HF_TOKEN": TOKEN,
+            "HF_TOKEN": "",
+            "HF_TOKEN_FILE": str(self.token_file),
         }
         done = subprocess.run(
             ["docker", "compose", "-p", self.name, *files, *argv],
@@ -64,13 +66,17 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(cpu_image: Built) -> Iterator[Project]:
+def project(cpu_image: Built, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     import socket
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    made = Project(f"kit-test-{uuid.uuid4().hex[:8]}", port, cpu_image.name)
+    # In a folder that only this user may enter; the container gets the file, and reads it as another user.
+    token_file = tmp_path_factory.mktemp("secret") / "token"
+    token_file.write_text(f"{TOKEN}\n")
+    token_file.chmod(0o444)
+    made = Project(f"kit-test-{uuid.uuid4().hex[:8]}", port, cpu_image.name, token_file)
     yield made
     made("--profile", "*", "down", "--volumes", "--timeout", "5")
 
@@ -180,13 +186,19 @@ def test_container_has_no_privilege_and_listens_on_loopback(up: Project, client:
     assert not host["Privileged"]
     assert host["RestartPolicy"]["Name"] == "no"
     assert facts["Config"]["User"] == "kit"
+    for service in ("spec-v2", "pair"):
+        assert inspect(client, up, service)["HostConfig"]["ReadonlyRootfs"], service
     (binding,) = facts["NetworkSettings"]["Ports"]["30000/tcp"]
     assert binding["HostIp"] == "127.0.0.1"
     pairs = [m for m in facts["Mounts"] if m["Destination"] == "/pairs"]
     assert [m["RW"] for m in pairs] == [False]
-    status = up("exec", "spec-v2", "sh", "-c", "id -u; touch /pairs/x || echo read-only").stdout
-    assert "10001" in status
-    assert "read-only" in status
+    try_all = "id -u; for p in /pairs /opt/kit /home/kit /var/tmp /cache /tmp; do touch $p/x && echo $p; done"
+    # The real server runs in it: what it has to write finds a place.
+    assert up("exec", "spec-v2", "sh", "-c", try_all, check=False).stdout.split() == [
+        "10001",
+        "/cache",
+        "/tmp",
+    ]
 
 
 def test_token_reaches_the_container_and_nothing_that_is_shown(up: Project, client: Any) -> None:
@@ -200,10 +212,29 @@ def test_token_reaches_the_container_and_nothing_that_is_shown(up: Project, clie
     assert TOKEN not in up("exec", "spec-v2", "sh", "-c", "cat /proc/[0-9]*/cmdline").stdout
 
 
+def test_token_in_a_variable_reaches_the_container_too(project: Project, client: Any) -> None:
+    """Compose copies it in, so that this root file system is the one that is not read-only."""
+    name = f"{project.name}-token"
+    flags = ["run", "--detach", "--no-deps", "--name", name, "--entrypoint", "sleep"]
+    project(*flags, "baseline", "600", HF_TOKEN=TOKEN)
+    container = client.containers.get(name)
+    try:
+        shown = container.exec_run(["cat", "/run/secrets/hf_token"]).output
+        assert shown.decode().strip() == TOKEN
+        assert not container.attrs["HostConfig"]["ReadonlyRootfs"]
+        assert TOKEN not in json.dumps(container.attrs)
+        assert TOKEN not in container.exec_run(["printenv"]).output.decode()
+        assert TOKEN not in project("--profile", "*", "config", HF_TOKEN=TOKEN).stdout
+    finally:
+        container.remove(force=True, v=True)
+
+
 def test_no_token_set_is_no_error(project: Project) -> None:
-    shown = project("--profile", "spec-v2", "config", HF_TOKEN="").stdout
-    secrets = yaml.safe_load(shown)["services"]["spec-v2"]["secrets"]
-    assert secrets == [{"source": "token", "target": "hf_token"}]
+    shown = yaml.safe_load(project("--profile", "spec-v2", "config", HF_TOKEN_FILE="").stdout)
+    service = shown["services"]["spec-v2"]
+    assert service["secrets"] == [{"source": "token", "target": "hf_token"}]
+    assert shown["secrets"]["token"]["file"] == "/dev/null"
+    assert service["read_only"] is True
 
 
 def test_bench_measures_from_inside_the_network(up: Project) -> None:
