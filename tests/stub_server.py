@@ -70,6 +70,8 @@ parser.add_argument("--wrong-worker", action="store_true")
 parser.add_argument("--delay", type=float, default=0.0)
 parser.add_argument("--status", type=int, default=500)
 parser.add_argument("--log-line", default="")
+parser.add_argument("--gate", default="", help="a file that answers wait for; PATH.waits says that one does")
+parser.add_argument("--gate-after", type=int, default=0, help="requests that do not wait for it")
 # Options come from the command line, and from STUB_ARGS where the command line is the real server's.
 args, _ = parser.parse_known_args([*sys.argv[1:], *os.environ.get("STUB_ARGS", "").split()])
 
@@ -194,6 +196,12 @@ class Handler(BaseHTTPRequestHandler):
             return False
         return True
 
+    def wait_at_the_gate(self) -> None:
+        gate = Path(args.gate)
+        gate.with_name(f"{gate.name}.waits").touch()
+        while not gate.exists():
+            time.sleep(0.005)
+
     def raw(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -245,6 +253,8 @@ class Handler(BaseHTTPRequestHandler):
         if args.mode == "healthy-but-no-decode":
             self.close_connection = True
             return
+        if args.gate and not probe and number > args.gate_after:
+            self.wait_at_the_gate()
         broken = not probe and number > args.after
         if broken and self.break_answer():
             return

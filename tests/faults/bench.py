@@ -103,6 +103,40 @@ class Kit:
         assert until(lambda: text in self.out or self.done(), seconds), self.out + self.err
 
 
+@dataclass(frozen=True)
+class Gate:
+    """Holds the stub's answers from one request on, so that a test acts at a known point of a run.
+
+    Args:
+        path: Made to open it.
+        after: Requests that pass at once.
+    """
+
+    path: Path
+    after: int
+
+    def __post_init__(self) -> None:
+        for path in (self.path, self._waits):
+            path.unlink(missing_ok=True)
+
+    @property
+    def _waits(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.waits")
+
+    @property
+    def stub(self) -> str:
+        """The stub's options."""
+        return f"--gate {self.path} --gate-after {self.after}"
+
+    def reached(self, kit: Kit) -> None:
+        """Wait until a request waits."""
+        assert until(lambda: self._waits.exists() or kit.done()), kit.out + kit.err
+        assert self._waits.exists(), kit.out + kit.err
+
+    def open(self) -> None:
+        self.path.touch()
+
+
 def _text(path: Path) -> str:
     try:
         return path.read_text("utf-8", "replace")
@@ -185,6 +219,10 @@ class Bench:
     def reproduce(self, *more: str, stub: str = "", scenario: str = "baseline", **env: str) -> Kit:
         argv = ["reproduce", "--rig", "tiny", "-s", scenario, "--port", str(self.port)]
         return self.start(*argv, "--backend", "process", *more, stub=stub, **env)
+
+    def gate(self, after: int) -> Gate:
+        """Return a gate for the stub of the next run; the last one's is taken away."""
+        return Gate(self.folder / "gate", after)
 
     def run(self, *argv: str, stub: str = "", **env: str) -> Kit:
         kit = self.start(*argv, stub=stub, **env)

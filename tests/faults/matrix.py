@@ -98,8 +98,9 @@ def at(mode: str, after: int) -> str:
 
 
 def killed(bench: Bench) -> Kit:
-    kit = bench.reproduce(stub="--delay 0.1")
-    kit.says("sweep 1")
+    gate = bench.gate(FIRST_LEVEL_END + 1)
+    kit = bench.reproduce(stub=gate.stub)
+    gate.reached(kit)
     for pid in bench.servers():
         os.kill(pid, signal.SIGKILL)
     return kit
@@ -138,27 +139,31 @@ def no_dns(bench: Bench) -> Kit:
 
 
 def dns_gone(bench: Bench) -> Kit:
-    """Somebody else's server is known by a name, which is no longer known from the middle of the run on.
+    """Somebody else's server is known by a name, which is no longer known from the middle of a level on.
 
     A connection that is open goes on; each level makes its own, so the next level cannot begin.
     """
     hosts = bench.folder / "hosts"
     hosts.write_text("127.0.0.1 engine.example\n")
-    with stub_server(bench, "--delay", "0.1") as url:
+    gate = bench.gate(MID_LEVEL)
+    with stub_server(bench, *gate.stub.split()) as url:
         where = ["--backend", "attach", "--url", url.replace("127.0.0.1", "engine.example")]
         argv = ["reproduce", "--rig", "tiny", "-s", "baseline", *where]
         kit = bench.start(*argv, TEST_HOSTS=str(hosts))
-        kit.says("sweep 1")
+        gate.reached(kit)
         hosts.write_text("")
+        gate.open()
         kit.wait()
     return kit
 
 
 def one_port(bench: Bench) -> Kit:
-    first = bench.reproduce(stub="--delay 0.05")
-    first.says("warm-up")
+    gate = bench.gate(IN_WARM_UP)
+    first = bench.reproduce(stub=gate.stub)
+    gate.reached(first)
     second = bench.reproduce()
     second.wait()
+    gate.open()
     assert first.wait() == NO_GOLDEN, "the first kit was disturbed"
     return second
 
@@ -169,18 +174,22 @@ def foreign_port(bench: Bench) -> Kit:
     from kit.backends.leftovers import listeners
 
     with subprocess.Popen(argv) as other:
-        assert until(lambda: listeners(bench.port))
-        kit = bench.reproduce()
-        kit.wait()
-        other.kill()
+        try:
+            assert until(lambda: listeners(bench.port))
+            kit = bench.reproduce()
+            kit.wait()
+        finally:
+            other.kill()
     return kit
 
 
 def one_folder(bench: Bench) -> Kit:
-    first = bench.reproduce(stub="--delay 0.05")
-    first.says("warm-up")
+    gate = bench.gate(IN_WARM_UP)
+    first = bench.reproduce(stub=gate.stub)
+    gate.reached(first)
     second = bench.start("reproduce", "--resume", str(bench.latest()))
     second.wait()
+    gate.open()
     assert first.wait() == NO_GOLDEN, "the first kit was disturbed"
     return second
 
@@ -203,26 +212,36 @@ def golden_edited(bench: Bench) -> Kit:
     """At the start the run would be REPRODUCED, by the edited file SLOWER."""
     path = bench.home / "golden" / "tiny.yaml"
     path.write_text(_golden(0.0001))
-    kit = bench.reproduce("-s", "spec-v2", "--launches", "2", stub="--delay 0.01")
-    kit.says("warm-up")
+    gate = bench.gate(IN_WARM_UP)
+    kit = bench.reproduce("-s", "spec-v2", "--launches", "2", stub=gate.stub)
+    gate.reached(kit)
     path.write_text(_golden(1000.0))
+    gate.open()
     return kit
 
 
 def golden_broken(bench: Bench) -> Kit:
     path = bench.home / "golden" / "tiny.yaml"
     path.write_text(_golden(0.0001))
-    kit = bench.reproduce("-s", "spec-v2", "--launches", "2", stub="--delay 0.01")
-    kit.says("warm-up")
+    gate = bench.gate(IN_WARM_UP)
+    kit = bench.reproduce("-s", "spec-v2", "--launches", "2", stub=gate.stub)
+    gate.reached(kit)
     path.write_text("{")
+    gate.open()
     return kit
 
 
-def _interrupted(bench: Bench) -> Path:
-    kit = bench.reproduce(stub="--delay 0.05")
-    kit.says("sweep 1")
+def _interrupt(bench: Bench, **env: str) -> None:
+    """Run, and interrupt it in the second level."""
+    gate = bench.gate(FIRST_LEVEL_END + 1)
+    kit = bench.reproduce(stub=gate.stub, **env)
+    gate.reached(kit)
     kit.send(signal.SIGINT)
     kit.wait()
+
+
+def _interrupted(bench: Bench) -> Path:
+    _interrupt(bench)
     return bench.latest()
 
 
@@ -243,10 +262,7 @@ def model_truncated_meanwhile(bench: Bench) -> Kit:
     rig["pair"] = {"kind": "paths", "target_env": "TARGET", "draft_env": "DRAFT"}
     path.write_text(yaml.safe_dump(rig))
     env = {"TARGET": str(models / "target"), "DRAFT": str(models / "draft")}
-    kit = bench.reproduce(stub="--delay 0.05", **env)
-    kit.says("sweep 1")
-    kit.send(signal.SIGINT)
-    kit.wait()
+    _interrupt(bench, **env)
     weights = max((models / "target").glob("*.safetensors"), key=lambda p: p.stat().st_size)
     os.truncate(weights, weights.stat().st_size - 1)
     return bench.start("reproduce", "--resume", str(bench.latest()), **env)

@@ -9,18 +9,19 @@ import pytest
 
 from kit.backends import leftovers
 from tests.faults.bench import Bench, Kit, until
+from tests.faults.matrix import IN_WARM_UP, MID_LEVEL
 
-SLOW = "--delay 0.05"
-MOMENTS = {
-    "at the start": "starting the server",
-    "in warm-up": "warm-up",
-    "in a sweep": "sweep 1",
-}
+# The requests that are answered before; the next ones are held.
+MOMENTS = {"at the start": 0, "in warm-up": IN_WARM_UP, "in a sweep": MID_LEVEL}
 
 
-def at(bench: Bench, moment: str, stub: str = SLOW) -> Kit:
-    kit = bench.reproduce(stub=stub)
-    kit.says(MOMENTS[moment])
+def at(bench: Bench, moment: str, stub: str = "") -> Kit:
+    gate = bench.gate(MOMENTS[moment])
+    kit = bench.reproduce(stub=f"{gate.stub} {stub}")
+    if moment == "at the start":
+        kit.says("starting the server")
+    else:
+        gate.reached(kit)
     return kit
 
 
@@ -50,7 +51,7 @@ def test_a_signal_leaves_nothing(bench: Bench, moment: str, number: int, code: i
 
 
 def test_ctrl_c_again_and_again_leaves_nothing(bench: Bench) -> None:
-    kit = at(bench, "in warm-up", "--delay 0.05 --mode ignore-sigint")
+    kit = at(bench, "in warm-up", "--mode ignore-sigint")
     for _ in range(4):
         kit.send(signal.SIGINT)
         until(kit.done, 0.15)
@@ -63,7 +64,7 @@ def test_ctrl_c_again_and_again_leaves_nothing(bench: Bench) -> None:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_killed_kit_leaves_nothing(bench: Bench, moment: str) -> None:
-    kit = at(bench, moment, "--delay 0.05 --mode leave-child")
+    kit = at(bench, moment, "--mode leave-child")
     until(bench.servers)
     kit.send(signal.SIGKILL)
     assert kit.wait() == -signal.SIGKILL
@@ -73,7 +74,7 @@ def test_a_killed_kit_leaves_nothing(bench: Bench, moment: str) -> None:
 
 
 def test_what_a_server_leaves_in_temporary_and_shared_memory_goes(bench: Bench) -> None:
-    kit = at(bench, "in warm-up", "--delay 0.05 --mode litter")
+    kit = at(bench, "in warm-up", "--mode litter")
     (server,) = bench.servers()
     memory = leftovers.shared_memory([server])
     assert len(memory) == 1
@@ -85,7 +86,7 @@ def test_what_a_server_leaves_in_temporary_and_shared_memory_goes(bench: Bench) 
 
 
 def test_shared_memory_that_another_process_uses_stays(bench: Bench) -> None:
-    kit = at(bench, "in warm-up", "--delay 0.05 --mode litter")
+    kit = at(bench, "in warm-up", "--mode litter")
     (server,) = bench.servers()
     (name,) = leftovers.shared_memory([server])
     with open(name, "r+b") as file:  # noqa: PTH123
