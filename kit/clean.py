@@ -67,7 +67,10 @@ def orphaned_processes() -> list[Orphan]:
             continue
         env = leftovers.environment(int(name))
         mark = env.get(leftovers.MARK, "")
-        if not leftovers.is_mark(mark) or leftovers.owner_state(env.get(leftovers.OWNER, "")) != "gone":
+        if (
+            not leftovers.is_mark(mark)
+            or leftovers.owner_state(env.get(leftovers.OWNER, "")) != "gone"
+        ):
             continue
         if leftovers.is_running(int(name)) and _same_namespace(int(name)):
             servers.setdefault(mark, []).append(int(name))

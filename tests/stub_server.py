@@ -70,7 +70,9 @@ parser.add_argument("--wrong-worker", action="store_true")
 parser.add_argument("--delay", type=float, default=0.0)
 parser.add_argument("--status", type=int, default=500)
 parser.add_argument("--log-line", default="")
-parser.add_argument("--gate", default="", help="a file that answers wait for; PATH.waits says that one does")
+parser.add_argument(
+    "--gate", default="", help="a file that answers wait for; PATH.waits says that one does"
+)
 parser.add_argument("--gate-after", type=int, default=0, help="requests that do not wait for it")
 # Options come from the command line, and from STUB_ARGS where the command line is the real server's.
 args, _ = parser.parse_known_args([*sys.argv[1:], *os.environ.get("STUB_ARGS", "").split()])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import importlib.machinery
 import importlib.metadata
 import importlib.util
@@ -22,6 +23,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Literal
 
+from wire import Wire
+
 PROMPT = "word " * 64
 
 
@@ -32,6 +35,14 @@ def prompt_ids(index: int, length: int = 64) -> list[int]:
 
 def rss_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def version_of(package: str) -> str:
+    """Return the version of a package; it may be a folder on the path that was never installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(sys.modules.get(package), "__version__", "unknown"))
 
 
 def kit(args: argparse.Namespace, api: Literal["generate", "completions"]) -> dict[str, Any]:
@@ -50,10 +61,13 @@ def kit(args: argparse.Namespace, api: Literal["generate", "completions"]) -> di
     metrics = summarize(level)
     ttft = [(r.first_ns - r.send_ns) * 1e-9 for r in level.results if r.first_ns is not None]
     return {
-        "version": importlib.metadata.version("kit"),
+        "version": version_of("kit"),
         "cpu_s": cpu,
         "tok_s": metrics.tok_s,
+        # The window is first send to last end and the clock of a request is at the socket: as it is defined here.
+        "window_tok_s": metrics.tok_s,
         "ttft_s": statistics.fmean(ttft),
+        "ttft_wire_s": statistics.fmean(ttft),
         "itl_s": float(token_gaps(level.results).mean()),
         "latency_s": statistics.fmean((r.end_ns - r.send_ns) * 1e-9 for r in level.results),
         "wall_s": (level.end_ns - level.start_ns) * 1e-9,
@@ -61,15 +75,24 @@ def kit(args: argparse.Namespace, api: Literal["generate", "completions"]) -> di
     }
 
 
-def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
-    """``sglang.bench_serving``: its own ``benchmark`` coroutine, as its command line calls it."""
-    if importlib.util.find_spec("datasets") is None:
+def bench_serving() -> Any:
+    """Import it."""
+    try:
+        importlib.import_module("datasets")
+    except ImportError:
         # Imported at the top for data sets that are not used here; the CPU lock leaves the package out.
         stand_in: Any = ModuleType("datasets")
         stand_in.load_dataset = None
         stand_in.__spec__ = importlib.machinery.ModuleSpec("datasets", None)
         sys.modules["datasets"] = stand_in
     from sglang import bench_serving as bench
+
+    return bench
+
+
+def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
+    """``sglang.bench_serving``: its own ``benchmark`` coroutine, as its command line calls it."""
+    bench = bench_serving()
     from sglang.benchmark.datasets.common import DatasetRow
 
     class Args(SimpleNamespace):
@@ -85,14 +108,26 @@ def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
     )  # fmt: skip
     tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
     ended: list[float] = []
+    seen: list[Any] = []
     whole = getattr(bench, "kit_whole", bench.calculate_metrics)
     bench.kit_whole = whole  # another level in this process finds the original
 
     def count(*a: Any, **k: Any) -> Any:
         ended.append(time.process_time())
+        seen.extend(k["outputs"])
         return whole(*a, **k)
 
     bench.calculate_metrics = count
+    # Only where times are compared: where CPU time is, bench_serving runs as it is.
+    wire = Wire() if args.on_demand else None
+    if wire is not None:
+        session = getattr(bench, "kit_session", bench._create_bench_client_session)
+        bench.kit_session = session
+        bench._create_bench_client_session = lambda: wire.watch(session())
+        # It pauses for a second before each level, of which a lent machine has few.
+        bench.time = SimpleNamespace(
+            perf_counter=time.perf_counter, time=time.time, sleep=lambda _: None
+        )
     path = "/generate" if backend == "sglang" else "/v1/completions"
     ids = backend == "sglang"
     rows = [
@@ -114,10 +149,16 @@ def sglang(args: argparse.Namespace, backend: str) -> dict[str, Any]:
         )
     )  # fmt: skip
     sys.stdout = real
+    if wire is not None:
+        wire.stop()
+    span = max(o.start_time + o.latency for o in seen) - min(o.start_time for o in seen)
     return {
-        "version": importlib.metadata.version("sglang"),
+        "version": version_of("sglang"),
         "cpu_s": ended[0] - begun,
         "tok_s": result["output_throughput"],
+        # Its own window also holds the making of tasks and a request for the server's state at the end.
+        "window_tok_s": sum(o.output_len for o in seen) / span,
+        **(wire.split(seen) if wire is not None else {}),
         "ttft_s": result["mean_ttft_ms"] * 1e-3,
         "itl_s": result["mean_itl_ms"] * 1e-3,
         "latency_s": result["mean_e2e_latency_ms"] * 1e-3,
@@ -243,9 +284,18 @@ def main() -> None:
     parser.add_argument("--requests", type=int, required=True)
     parser.add_argument("--tokens", type=int, required=True)
     parser.add_argument("--site", type=Path, help="site-packages that hold vllm")
-    parser.add_argument("--on-demand", action="store_true", help="a level for each line of input")
+    parser.add_argument(
+        "--on-demand",
+        action="store_true",
+        help="a level for each line of input, which may say how many requests",
+    )
     args = parser.parse_args()
-    for _ in sys.stdin if args.on_demand else [""]:
+    if args.on_demand and args.client.startswith("sglang"):
+        bench_serving()  # takes many seconds; meanwhile the other client starts too
+    if args.on_demand:
+        print("{}", flush=True)
+    for line in sys.stdin if args.on_demand else [""]:
+        args.requests = int(line.strip() or args.requests)
         found = clients[args.client](args)
         print(json.dumps({**found, "rss_mib": rss_mib()}), flush=True)
 

@@ -110,6 +110,7 @@ def variants(args: argparse.Namespace, rig: Rig, models: ModelPaths, ends_at: fl
         measure("variants", rig, names, levels, args.sweeps)
         measure("more", rig, more, [c for c in levels if c <= args.more_up_to], args.sweeps)
         measure("published", published, names, args.published, 1)
+        side_by_side(args, rig, [n for n in names if n not in failed], backend, models, ends_at)
         if args.then and args.then_for not in failed and time.monotonic() < ends_at:
             command = args.then.replace("URL", pool.get(args.then_for).base_url)
             print(f"$ {command}", flush=True)
@@ -121,6 +122,39 @@ def variants(args: argparse.Namespace, rig: Rig, models: ModelPaths, ends_at: fl
     finally:
         pool.stop()
     return len(failed)
+
+
+def side_by_side(
+    args: argparse.Namespace,
+    rig: Rig,
+    names: Sequence[str],
+    backend: Backend,
+    models: ModelPaths,
+    ends_at: float,
+) -> None:
+    """Measure some scenarios pass by pass in turns, so that a drift of the host hits all of them alike."""
+    names = [n for n in args.aim.split(",") if n in names] if args.aim else []
+    if not names or time.monotonic() > ends_at:
+        return
+    turns = Turns(len(names))
+    ends_at = min(ends_at, time.monotonic() + args.aim_seconds)
+
+    def go(run: int) -> None:
+        name = names[run]
+        try:
+            # All at the same position: whichever pass comes next is the same one for each.
+            observer = TurnObserver(f"turns {name}", [name], turns, run)
+            out = args.out / f"runs-turns-{name}"
+            levels = args.aim_levels
+            one_run(rig, backend, observer, [name], levels, args.aim_sweeps, models, out, ends_at)
+        finally:
+            turns.leave(run)
+
+    threads = [threading.Thread(target=go, args=(i,)) for i in range(len(names))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def containers(args: argparse.Namespace, rig: Rig, models: ModelPaths, ends_at: float) -> int:
@@ -250,6 +284,12 @@ def main() -> int:
         default=[],
         help="levels to measure once more by the published protocol",
     )
+    parser.add_argument("--aim", default="", help="scenarios to measure pass by pass in turns")
+    parser.add_argument(
+        "--aim-levels", type=lambda t: [int(c) for c in t.split(",")], default=[1, 2, 5, 10, 30]
+    )
+    parser.add_argument("--aim-sweeps", type=int, default=4)
+    parser.add_argument("--aim-seconds", type=float, default=150)
     parser.add_argument("--layers", type=int, help="of the pair instead of the rig's")
     parser.add_argument("--linger", action="store_true", help="leave the servers for a minute")
     parser.add_argument("--out", type=Path, required=True)

@@ -120,7 +120,7 @@ def cause_of(result: Verdict) -> Cause:
     assert cause.witness == "server"
     # The overlap scheduler's step after the end is the only part that is not in them.
     assert "factors-do-not-multiply" not in {f.id for f in result.findings}
-    print(f"\n{result.status}: {cause.text}")
+    print(f"\n{result.status}: {level.ratio} {cause.text}")
     return cause
 
 
@@ -142,7 +142,7 @@ def test_a_draft_with_another_hit_rate(measured: Measure, golden: Golden, tmp_pa
 
 def test_slower_steps(measured: Measure, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "slow"))
-    result = verdict.judge(measured(1, KIT_TEST_SLOW_S="0.03"), golden)
+    result = verdict.judge(measured(1, KIT_TEST_SLOW_S="0.06"), golden)
     assert set(invalid(result)) <= {"client-bound"}, (
         "a busy machine may hold the client up, no more"
     )
@@ -162,7 +162,9 @@ def test_capped_running_requests(measured: Measure, golden: Golden) -> None:
 
 
 class BusyClient(Silent):
-    """While a level is measured, another thread of the client holds the interpreter for up to 0.2 s at a time."""
+    """While a level is measured, another thread of the client holds the interpreter for up to HOLD_S."""
+
+    HOLD_S = 0.6
 
     def __init__(self) -> None:
         self._hog: threading.Thread | None = None
@@ -173,7 +175,7 @@ class BusyClient(Silent):
         if step.kind != "start" and self._hog is None:
             self._stop.clear()
             self._hog = threading.Thread(target=self._spin)
-            sys.setswitchinterval(0.2)
+            sys.setswitchinterval(self.HOLD_S)
             self._hog.start()
 
     def passed(self, record: Any) -> None:
