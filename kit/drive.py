@@ -21,12 +21,14 @@ from kit.load import (
     Endpoint,
     LevelResult,
     Request,
+    RequestError,
     Trace,
     run_level,
     summarize,
     workers_for,
 )
 from kit.load.arrivals import arrival_text
+from kit.load.bodies import asking_less
 from kit.load.model import Api
 from kit.load.workers import result_to_json
 from kit.planted import Plan
@@ -36,6 +38,10 @@ READ_LIMIT = 8 << 20
 # Where nothing else says how many: enough for a 95th percentile that is not the largest value.
 FEWEST = 40
 PER_SLOT = 4
+COUNTED = {
+    "final": "at the end only: the server refuses to count with every event",
+    "unasked": "as the server gives them: it refuses stream_options",
+}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -142,20 +148,35 @@ def limited(arrival: Arrival, count: int) -> Arrival:
     return Trace(arrival.times[:count]) if isinstance(arrival, Trace) else arrival
 
 
-def warm_up(endpoint: Endpoint, requests: Sequence[Request], timeout_s: float) -> None:
-    """Send ``requests`` before anything is measured.
+def warm_up(endpoint: Endpoint, requests: Sequence[Request], timeout_s: float) -> Endpoint:
+    """Send ``requests`` before anything is measured; return the endpoint as the server accepts to be asked.
+
+    A server that refuses them all with HTTP 400 or 422 is asked again for fewer counts: for a final one only, then
+    without ``stream_options``. So no request of a level is sent twice.
 
     Raises:
         EngineError: all of them failed: there is nothing to measure.
     """
-    level = run_level(endpoint, requests, ClosedLoop(max(1, len(requests))), timeout_s=timeout_s)
-    errors = [r.error for r in level.results if r.error]
-    if errors and len(errors) == len(requests):
-        raise EngineError(
-            f"The server at {endpoint.base_url} does not answer as {endpoint.api}:"
-            f" {errors[0].kind}, {errors[0].message[:200]}.",
-            "Is it the right --api, and is the server ready?",
+    first: RequestError | None = None
+    while True:
+        level = run_level(
+            endpoint, requests, ClosedLoop(max(1, len(requests))), timeout_s=timeout_s
         )
+        errors = [r.error for r in level.results if r.error]
+        if not errors or len(errors) < len(requests):
+            return endpoint
+        first = first or errors[0]
+        less = asking_less(endpoint, level.results)
+        if less is None:
+            break
+        endpoint = less
+    # Refused to the last: what the server said to the first question tells most.
+    told = first if errors[0].kind == "http-status" else errors[0]
+    raise EngineError(
+        f"The server at {endpoint.base_url} does not answer as {endpoint.api}:"
+        f" {told.kind}, {told.message[:200]}.",
+        "Is it the right --api, and is the server ready?",
+    )
 
 
 def outcome(
@@ -180,6 +201,7 @@ def outcome(
         "url": endpoint.base_url,
         "api": endpoint.api,
         "stream": endpoint.stream,
+        "usage": endpoint.usage if endpoint.stream and endpoint.api != "generate" else None,
         "model": endpoint.model,
         "arrival": arrival_text(arrival),
         "requests": len(requests),
@@ -221,6 +243,8 @@ def text(found: dict[str, Any]) -> str:
             told = "  ".join(f"{p} {v * 1e3:,.1f}" for p, v in figures[key].items())
             rows.append((f"{name}, ms", told))
     rows.append(("prompt tokens from cache", f"{figures['cached_tokens']:,}"))
+    if found["usage"] in COUNTED:
+        rows.append(("token counts", COUNTED[found["usage"]]))
     if found["differing"] is not None:
         rows.append(("outputs other than planted", str(found["differing"])))
     late = "after its time" if not found["arrival"].startswith("closed") else "after the end before"

@@ -117,7 +117,7 @@ def drive(
             warm = driving.requests_for(api, WARM, tokens, PROMPT_TOKENS, plan, sent)
             requests = driving.requests_for(api, number, tokens, PROMPT_TOKENS, plan, sent + WARM)
             sent += WARM + number
-            driving.warm_up(endpoint, warm, TIMEOUT_S)
+            endpoint = driving.warm_up(endpoint, warm, TIMEOUT_S)
             level = run_level(
                 endpoint,
                 requests,

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
 
 from kit.errors import UserError
-from kit.load.model import Endpoint, Request
+from kit.load.model import Endpoint, Request, RequestResult, Usage
 
 PATHS = {"generate": "/generate", "completions": "/v1/completions", "chat": "/v1/chat/completions"}
+# Running counts: without them an event of several tokens cannot be told from one. ``continuous_usage_stats`` is an
+# extension of SGLang and vLLM; ``stream_options`` itself is younger than the API, and strict servers refuse either.
+STREAM_OPTIONS: dict[Usage, dict[str, bool] | None] = {
+    "running": {"include_usage": True, "continuous_usage_stats": True},
+    "final": {"include_usage": True},
+    "unasked": None,
+}
+_LESS: dict[Usage, Usage | None] = {"running": "final", "final": "unasked", "unasked": None}
+# What servers say to a field that they do not know: OpenAI's own 400, FastAPI's validation 422.
+REFUSALS = (400, 422)
+
+
+def asking_less(endpoint: Endpoint, results: Sequence[RequestResult]) -> Endpoint | None:
+    """Return how to ask a server that refused every request; None where asking for fewer counts is no remedy.
+
+    Args:
+        endpoint: How it was asked.
+        results: What came back.
+    """
+    less = _LESS[endpoint.usage]
+    if endpoint.api == "generate" or not endpoint.stream or less is None or not results:
+        return None
+    if any(r.error is None or r.error.status not in REFUSALS for r in results):
+        return None
+    return replace(endpoint, usage=less)
 
 
 def request_body(endpoint: Endpoint, request: Request) -> bytes:
@@ -44,9 +71,9 @@ def request_body(endpoint: Endpoint, request: Request) -> bytes:
         "ignore_eos": True,
         "stream": endpoint.stream,
     }
-    if endpoint.stream:
-        # Running counts with every event: without them a chunk of several tokens cannot be told from one.
-        body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    options = STREAM_OPTIONS[endpoint.usage]
+    if endpoint.stream and options is not None:
+        body["stream_options"] = options
     if endpoint.api == "chat":
         if request.messages is not None:
             body["messages"] = request.messages

@@ -111,7 +111,7 @@ class Flight:
         if self._status != 200:
             shown = raw[:300].decode("utf-8", "replace")
             hint = " (redirects are not followed)" if 300 <= self._status < 400 else ""
-            raise ReplyError("http-status", f"HTTP {self._status}{hint}: {shown}")
+            raise ReplyError("http-status", f"HTTP {self._status}{hint}: {shown}", self._status)
         if self._stream:
             # Errors come as plain JSON; an answer without a stream has no times to measure.
             self.reply.whole(raw)

@@ -14,6 +14,8 @@ from typing import Any, Literal, overload
 from kit.errors import UserError
 
 Api = Literal["generate", "completions", "chat"]
+# The counts that an OpenAI-compatible stream is asked for: with every event, at its end, or none.
+Usage = Literal["running", "final", "unasked"]
 ErrorKind = Literal[
     "connect",  # no connection could be made
     "reset",  # the connection was reset, or closed before an answer began
@@ -81,6 +83,8 @@ class Endpoint:
         stream: Ask for server-sent events.
         model: Sent to the OpenAI-compatible APIs only; ``default`` where it is None.
         api_key: Sent as a bearer token; never shown.
+        usage: Counts that an OpenAI-compatible stream is asked for (``stream_options``). A level asks as it is
+            told here and each request once; :func:`kit.drive.warm_up` finds out what a server accepts.
     """
 
     base_url: str
@@ -88,6 +92,7 @@ class Endpoint:
     stream: bool = False
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)
+    usage: Usage = "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +108,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class RequestError:
-    """Why a request failed."""
+    """Why a request failed; ``status`` is that of an ``http-status``."""
 
     kind: ErrorKind
     message: str
+    status: int | None = None
 
 
 @dataclass(slots=True)

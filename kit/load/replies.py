@@ -23,9 +23,9 @@ _COUNT_KEY = b'"completion_tokens":'
 class ReplyError(Exception):
     """An answer is wrong in a way that has a name."""
 
-    def __init__(self, kind: ErrorKind, message: str) -> None:
+    def __init__(self, kind: ErrorKind, message: str, status: int | None = None) -> None:
         super().__init__(message)
-        self.error = RequestError(kind, message[:500])
+        self.error = RequestError(kind, message[:500], status)
 
 
 def scan_count(data: bytes) -> int | None:

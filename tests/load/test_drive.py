@@ -30,6 +30,16 @@ from kit.load.arrivals import arrival_text, parse_arrival, planned_sends, read_t
 from kit.load.model import ChunkLog, ClientHealth, RequestError, RequestResult
 from kit.load.nulldata import NullConfig
 from kit.load.nullserver import NullServer, null_server
+from tests.load.scripted import (
+    STREAM_END,
+    STREAM_HEAD,
+    Action,
+    Asked,
+    chunk,
+    event,
+    reply,
+    scripted,
+)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +124,90 @@ def test_a_server_without_that_api_is_the_users_error(server: NullServer) -> Non
     result = bench("--url", "http://127.0.0.1:9", "--api", "completions")
     assert isinstance(result.exception, EngineError)
     assert "does not answer" in result.exception.sentence
+
+
+# -- servers that refuse to be asked for counts
+
+RUNNING = {"include_usage": True, "continuous_usage_stats": True}
+FINAL = {"include_usage": True}
+
+
+def strict(refused: set[str], status: str, counts: bool = True) -> Any:
+    """A chat server that refuses some keys, each by its name as the body or its ``stream_options`` have it."""
+
+    def script(asked: Asked) -> list[Action]:
+        options = asked.body.get("stream_options", {})
+        if refused & {*asked.body, *options}:
+            return [reply({"error": {"message": f"extra inputs, question {asked.number}"}}, status)]
+        texts = [{"choices": [{"index": 0, "delta": {"content": "a"}}]} for _ in range(4)]
+        usage = {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 4}}
+        sent = [*texts, {"choices": [{"delta": {}, "finish_reason": "length"}]}, *[usage] * counts]
+        body = b"".join(event(e) for e in sent) + b"data: [DONE]\n\n"
+        return [STREAM_HEAD + chunk(body) + STREAM_END]
+
+    return script
+
+
+@pytest.mark.parametrize("status", ["400 Bad Request", "422 Unprocessable Entity"])
+@pytest.mark.parametrize(
+    ("refused", "asked", "usage"),
+    [
+        ({"continuous_usage_stats"}, [RUNNING, FINAL], "final"),
+        ({"stream_options"}, [RUNNING, FINAL, None], "unasked"),
+    ],
+)
+def test_a_server_that_refuses_stream_options_is_asked_for_less_before_the_clock(
+    status: str, refused: set[str], asked: list[Any], usage: str
+) -> None:
+    with scripted(strict(refused, status)) as strange:
+        args = ["--url", strange.url, "--api", "chat", "--stream", "--model", "m", "--tokens", "4"]
+        result = bench(*args, "--requests", "3", "--arrival", "closed:1", "--arrival", "closed:3")
+        told = bench(*args, "--requests", "3", "--json")
+    # Each form was tried by the two requests that warm up, and what was accepted is used from then on.
+    options = [a.body.get("stream_options") for a in strange.asked]
+    first = [o for o in asked for _ in range(2)]
+    assert options[: len(first) + 8] == first + [asked[-1]] * (3 + 2 + 3)
+    assert result.exit_code in (0, 3), result.output
+    assert "token counts" in result.output
+    found = json.loads(told.stdout)[0]
+    assert (found["usage"], found["figures"]["errors"]) == (usage, 0)
+    assert found["figures"]["ttft_s"]
+    # Four events brought four tokens, but no count says that each brought one.
+    assert found["figures"]["itl_s"] == {}
+
+
+def test_a_server_that_refuses_whatever_it_is_asked_says_why_it_refused_first() -> None:
+    with scripted(strict({"ignore_eos"}, "400 Bad Request")) as strange:
+        result = bench("--url", strange.url, "--api", "chat", "--stream", "--model", "m")
+    assert isinstance(result.exception, EngineError)
+    assert "HTTP 400" in result.exception.sentence
+    assert "question 0" in result.exception.sentence or "question 1" in result.exception.sentence
+    assert len(strange.asked) == 6
+
+
+def test_a_server_that_counts_nothing_says_so_and_not_that_it_refused() -> None:
+    with scripted(strict({"stream_options"}, "400 Bad Request", counts=False)) as strange:
+        result = bench("--url", strange.url, "--api", "chat", "--stream", "--model", "m")
+    assert isinstance(result.exception, EngineError)
+    assert "gave no usage" in result.exception.sentence
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [
+        (["--api", "chat", "--stream"], "503 Busy"),
+        (["--api", "chat", "--stream"], "401 Unauthorized"),
+        (["--api", "chat"], "400 Bad Request"),
+        (["--api", "generate", "--stream"], "400 Bad Request"),
+    ],
+)
+def test_what_is_no_refusal_of_stream_options_is_not_asked_again(
+    args: list[str], status: str
+) -> None:
+    with scripted(strict({"stream"}, status)) as strange:
+        result = bench("--url", strange.url, "--model", "m", *args)
+    assert isinstance(result.exception, EngineError)
+    assert len(strange.asked) == 2
 
 
 @pytest.mark.parametrize(

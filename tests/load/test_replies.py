@@ -284,6 +284,10 @@ def test_bodies_ask_for_exactly_the_tokens() -> None:
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }  # fmt: skip
     assert body(Endpoint("http://x", "chat"), text)["messages"] == talk.messages
+    final = body(Endpoint("http://x", "chat", stream=True, usage="final"), talk)
+    assert final["stream_options"] == {"include_usage": True}
+    unasked = body(Endpoint("http://x", "chat", stream=True, usage="unasked"), talk)
+    assert "stream_options" not in unasked
 
 
 @pytest.mark.parametrize(
