@@ -80,10 +80,10 @@ def _per_token(result: RequestResult) -> float | None:
         return None
     last_at, total = result.chunks[-1]
     # Without running counts the only chunk is the last, and the first token is taken to have come alone.
-    first = result.chunks[0][1] if len(result.chunks) > 1 else 1
-    if total <= first or last_at <= result.first_ns:
+    first_at, first = result.chunks[0] if len(result.chunks) > 1 else (result.first_ns, 1)
+    if total <= first or last_at <= first_at:
         return None
-    return (last_at - result.first_ns) * NS / (total - first)
+    return (last_at - first_at) * NS / (total - first)
 
 
 def summarize(level: LevelResult) -> LevelMetrics:

@@ -258,6 +258,22 @@ class GenerateReply(Reply):
         return meta
 
 
+def written(part: dict[str, Any]) -> str:
+    """Return all that the model wrote in a chat message or delta: reasoning, content, refusal, calls of tools.
+
+    Each of them is made of output tokens, so each counts for the time to first token.
+    """
+    # Some servers send the reasoning under its old and its new name at once.
+    said = [part.get("reasoning_content") or part.get("reasoning")]
+    said += [part.get("content"), part.get("refusal")]
+    calls = part.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            said += [function.get("name"), function.get("arguments")]
+    return "".join(s for s in said if isinstance(s, str))
+
+
 class OpenAiReply(Reply):
     """``/v1/completions`` and ``/v1/chat/completions``."""
 
@@ -279,8 +295,8 @@ class OpenAiReply(Reply):
             self._text.append(text)
             self.keep(len(text))
             self._last_text_ns = at_ns
-            if self.result.first_ns is None and not reply.get("usage"):
-                # No running counts: the first text is the first token.
+            if self.result.first_ns is None:
+                # Text is a token that came, whatever the counts say, or lack.
                 self.result.first_ns = at_ns - self.zero_ns
         tokens = self._usage(reply)
         if tokens is None:
@@ -328,10 +344,7 @@ class OpenAiReply(Reply):
             text = choice.get("text")
             return text if isinstance(text, str) else None
         inner = choice.get(part)
-        if not isinstance(inner, dict):
-            return None
-        said = [inner.get("reasoning_content"), inner.get("content")]
-        return "".join(s for s in said if isinstance(s, str))
+        return written(inner) if isinstance(inner, dict) else None
 
     def _usage(self, reply: dict[str, Any]) -> int | None:
         usage = reply.get("usage")

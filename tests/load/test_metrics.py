@@ -67,6 +67,14 @@ def test_without_running_counts_there_are_no_gaps_but_a_mean() -> None:
     assert metrics.tpot_s["p50"] == 2
 
 
+def test_time_per_token_begins_with_the_first_count_where_text_came_before_it() -> None:
+    one = result(0, 9 * S, 6, [(5 * S, 2), (9 * S, 6)])
+    one.first_ns = S
+    metrics = summarize(level([one]))
+    # Four tokens in the four seconds between the counts.
+    assert (metrics.ttft_s["p50"], metrics.tpot_s["p50"]) == (1, 1)
+
+
 def test_steady_window_ends_when_nothing_was_left_to_send() -> None:
     # Four slots for three seconds; one more request runs alone for five.
     results = [result(0, 3 * S, 30) for _ in range(4)] + [result(3 * S, 8 * S, 50)]

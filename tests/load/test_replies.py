@@ -214,6 +214,54 @@ def test_chat_role_chunk_is_not_a_token() -> None:
     assert result.first_ns == 20
 
 
+def delta(part: dict[str, Any], done: int | None = None) -> dict[str, Any]:
+    value: dict[str, Any] = {"choices": [{"index": 0, "delta": part, "finish_reason": None}]}
+    return value if done is None else {**value, "usage": {"completion_tokens": done}}
+
+
+WRITTEN: list[tuple[dict[str, Any], str]] = [
+    ({"reasoning_content": "hm", "content": None}, "hm"),
+    ({"reasoning": "hm"}, "hm"),
+    ({"reasoning": "hm", "reasoning_content": "hm"}, "hm"),
+    ({"refusal": "no"}, "no"),
+    ({"content": None, "tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}]}, "f"),
+    ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}, {"index": 1, "function": {"name": "g"}}]}, "{g"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("part", "text"), WRITTEN)
+def test_reasoning_and_calls_of_tools_are_tokens(part: dict[str, Any], text: str) -> None:
+    role = delta({"role": "assistant", "content": "", "tool_calls": []})
+    # With running counts: each is a chunk, so that inter-token latency has its gap.
+    result = feed(
+        reader("chat"), [role, delta(part, 1), delta(part, 3), openai("chat", "b", 6, "length")]
+    )
+    assert list(result.chunks) == [(20, 1), (30, 3), (40, 6)]
+    assert (result.first_ns, result.text) == (20, text * 2 + "b")
+    # With a final count only: the first of them is the first token, the last is when the last token came.
+    ending = {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}
+    result = feed(reader("chat"), [role, delta(part), delta(part), ending, summary(6)])
+    assert (result.first_ns, list(result.chunks), result.text) == (20, [(30, 6)], text * 2)
+
+
+@pytest.mark.parametrize("calls", [None, 5, [None], [{}], [{"function": 3}]])
+def test_calls_of_tools_of_another_shape_are_no_tokens(calls: Any) -> None:
+    result = feed(reader("chat"), [delta({"tool_calls": calls}), openai("chat", "b", 6, "length")])
+    assert (result.first_ns, result.text) == (20, "b")
+
+
+@pytest.mark.parametrize("api", ["completions", "chat"])
+@pytest.mark.parametrize(
+    "usage", [{"prompt_tokens": 2}, {"completion_tokens": None}, {"completion_tokens": 0}]
+)
+def test_a_usage_without_a_count_does_not_hide_the_first_token(
+    api: Api, usage: dict[str, Any]
+) -> None:
+    values = [{**openai(api, text, None), "usage": usage} for text in "ab"]
+    result = feed(reader(api), [*values, openai(api, "c", None, "length"), summary(6)])
+    assert (result.first_ns, list(result.chunks)) == (10, [(30, 6)])
+
+
 def test_openai_stream_may_lack_done_if_it_said_why_it_finished() -> None:
     assert (
         feed(reader("chat"), [openai("chat", "a", 6, "length")], done=False).completion_tokens == 6
