@@ -242,7 +242,9 @@ def text(found: dict[str, Any]) -> str:
         if figures[key]:
             told = "  ".join(f"{p} {v * 1e3:,.1f}" for p, v in figures[key].items())
             rows.append((f"{name}, ms", told))
-    rows.append(("prompt tokens from cache", f"{figures['cached_tokens']:,}"))
+    cached = figures["cached_tokens"]
+    told = "unknown: the server does not say" if cached is None else f"{cached:,}"
+    rows.append(("prompt tokens from cache", told))
     if found["usage"] in COUNTED:
         rows.append(("token counts", COUNTED[found["usage"]]))
     if found["differing"] is not None:

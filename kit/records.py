@@ -140,7 +140,7 @@ class LevelRecord(Record):
     ttft_s: dict[str, float] = Field(default_factory=dict)
     tpot_s: dict[str, float] = Field(default_factory=dict)
     itl_s: dict[str, float] = Field(default_factory=dict)
-    cached_tokens: int
+    cached_tokens: int | None = Field(description="None where no answer says it, which is not 0")
     client: dict[str, Any] = Field(description="the client's measurement of itself")
     server: ServerFigures | None = Field(
         default=None, description="the server's own figures, where its log can be read"

@@ -36,6 +36,15 @@ def test_a_bad_request_makes_the_run_invalid(change: dict[str, Any], finding: st
     assert ids(run) == {finding: "invalid"}
 
 
+def test_a_server_that_does_not_tell_of_its_cache_is_not_taken_to_have_none() -> None:
+    silent = request_record(cached_tokens=None)
+    run = run_data([level_record(cached_tokens=None)], requests=[request_record(), silent])
+    assert ids(run) == {"cache-unknown": "warning"}
+    # A request that failed told nothing at all; that it failed is what counts.
+    failed = request_record(cached_tokens=None, error="timeout", error_detail="no answer")
+    assert ids(run_data([level_record()], requests=[failed])) == {"request-errors": "invalid"}
+
+
 def test_warm_up_requests_may_be_cached_but_must_be_exact() -> None:
     warm = {"phase": "warmup"}
     assert ids(run_data([level_record()], requests=[request_record(cached_tokens=9, **warm)])) == {}

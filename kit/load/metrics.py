@@ -101,6 +101,7 @@ def summarize(level: LevelResult) -> LevelMetrics:
         inside = sum(_tokens_within(r, *window) for r in good)
         steady = inside / ((window[1] - window[0]) * NS)
     per_token = [_per_token(r) for r in good]
+    cached = [r.cached_tokens for r in good if r.cached_tokens is not None]
     return LevelMetrics(
         tok_s=tokens / wall if wall > 0 else 0.0,
         steady_tok_s=steady,
@@ -110,7 +111,7 @@ def summarize(level: LevelResult) -> LevelMetrics:
         ttft_s=percentiles([(r.first_ns - r.send_ns) * NS for r in good if r.first_ns is not None]),
         tpot_s=percentiles([t for t in per_token if t is not None]),
         itl_s=percentiles(token_gaps(good)),
-        cached_tokens=sum(r.cached_tokens or 0 for r in good),
+        cached_tokens=sum(cached) if cached else None,
         errors=len(level.results) - len(good),
         steady_s=(window[1] - window[0]) * NS if window else None,
         error_kinds=dict(Counter(r.error.kind for r in level.results if r.error is not None)),

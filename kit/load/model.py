@@ -255,7 +255,8 @@ class LevelMetrics:
         ttft_s: Send to first token; streams only.
         tpot_s: Time per output token of a request after its first chunk.
         itl_s: Gap between tokens, each token counting once: a chunk of k tokens is k gaps of 1/k of its wait.
-        cached_tokens: Prompt tokens that the server took from its cache.
+        cached_tokens: Prompt tokens that the server took from its cache, by the answers that tell; None where none
+            does, which is not 0.
         errors: Requests that failed.
         steady_s: Length of the steady window in seconds.
         error_kinds: How many failed in which way.
@@ -269,7 +270,7 @@ class LevelMetrics:
     ttft_s: dict[str, float]
     tpot_s: dict[str, float]
     itl_s: dict[str, float]
-    cached_tokens: int
+    cached_tokens: int | None
     errors: int
     steady_s: float | None = None
     error_kinds: dict[str, int] = field(default_factory=dict)

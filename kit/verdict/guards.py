@@ -138,6 +138,17 @@ def cached_tokens(run: RunData, _golden: Golden | None) -> Iterator[Finding]:
             "(https://github.com/vllm-project/vllm/issues/52884).",
             remedy="Start the server with --disable-radix-cache, as the kit's scenarios do.",
         )
+    answered = [r for r in _measured(run) if not r.error]
+    silent = sum(r.cached_tokens is None for r in answered)
+    if silent:
+        yield Finding(
+            id="cache-unknown",
+            severity="warning",
+            seen=f"For {silent} of {len(answered)} answers the server did not say how many prompt tokens came from a "
+            "cache.",
+            why="That the prefix cache was cold is then not shown: unknown is not zero.",
+            remedy="Start the server with --disable-radix-cache, as the kit's scenarios do.",
+        )
 
 
 def not_exact(run: RunData, _golden: Golden | None) -> Iterator[Finding]:

@@ -406,6 +406,9 @@ def test_the_text_says_what_was_measured() -> None:
         "INVALID: the client was the bottleneck: it was slow",
     ):
         assert part in told
+    result.cached_tokens = None
+    silent = drive.text(drive.outcome(point, Poisson(2, 7), asked, level))
+    assert "from cache:    unknown: the server does not say" in silent
     assert "after the end before" in drive.text(drive.outcome(point, ClosedLoop(2), asked, level))
 
 

@@ -114,6 +114,15 @@ def test_failed_requests_bring_no_tokens_and_no_times() -> None:
     assert (metrics.cached_tokens, metrics.errors, metrics.error_kinds) == (3, 1, {"timeout": 1})
 
 
+def test_cached_tokens_that_no_answer_told_are_unknown_and_not_none() -> None:
+    silent, told, bad = result(0, S), result(0, S, index=1), result(0, S, index=2)
+    told.cached_tokens, bad.cached_tokens, bad.error = 0, 5, RequestError("reset", "m")
+    assert summarize(level([silent, bad])).cached_tokens is None
+    assert summarize(level([silent, told, bad])).cached_tokens == 0
+    told.cached_tokens = 7
+    assert summarize(level([silent, told])).cached_tokens == 7
+
+
 def test_accept_length_weighs_by_steps_and_is_none_without_speculation() -> None:
     a, b = result(0, S, 30), result(0, S, 10)
     assert summarize(level([a, b])).accept_length is None
