@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 
 from kit.records import RunData
-from kit.report.text import COLUMNS, claim_line, level_rows
+from kit.report.text import (
+    COLUMNS,
+    ENERGY_COLUMNS,
+    claim_line,
+    energy_note,
+    energy_rows,
+    level_rows,
+)
 from kit.report.words import MEANING, cause_sentences, machine_rows, patches_live, plan_text
 from kit.verdict.model import Verdict
 
@@ -60,6 +67,10 @@ def render_markdown(run: RunData, verdict: Verdict) -> str:
         lines.append("")
         if any(v.replicate for v in verdict.levels):
             lines += ["\\* replicates of one experiment: at most 30 requests in flight", ""]
+    if verdict.energy:
+        lines += [*_table(ENERGY_COLUMNS, energy_rows(verdict)[:200]), ""]
+    if verdict.levels and (note := energy_note(verdict)):
+        lines += [escape(note), ""]
     if verdict.findings:
         lines += ["**Findings**", ""]
         lines += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from kit.verdict.model import ClaimVerdict, Interval, LevelVerdict, Verdict
+from kit.verdict.model import ClaimVerdict, Interval, LevelEnergy, LevelVerdict, Verdict
 
 BAR_WIDTH = 12
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -88,6 +88,45 @@ COLUMNS = [
 ]
 
 
+ENERGY_COLUMNS = ["scenario", "C", "J/token", "J", "output tokens", "not covered"]
+
+
+def _gap(energy: LevelEnergy) -> str:
+    """Return what the joules leave out, or a dash."""
+    said = []
+    if energy.gap_s:
+        said.append(f"{energy.gap_s:.1f} s of {energy.seconds:.1f} s")
+    if energy.passes_without:
+        said.append(f"{energy.passes_without} of {energy.passes + energy.passes_without} passes")
+    return ", ".join(said) or "–"
+
+
+def energy_rows(verdict: Verdict) -> list[list[str]]:
+    """Return the rows of the energy table; a figure with a gap is a lower bound and marked so."""
+    return [
+        [
+            e.scenario,
+            str(e.level),
+            f"{'≥ ' if e.gap_s else ''}{e.joules_per_token:.3g}",
+            f"{'≥ ' if e.gap_s else ''}{e.joules:.0f}",
+            str(e.tokens),
+            _gap(e),
+        ]
+        for e in verdict.energy
+    ]
+
+
+def energy_note(verdict: Verdict) -> str:
+    """Return what the joules are of, or why there are none; empty for a verdict from before they were told."""
+    if not verdict.energy:
+        why = verdict.energy_unavailable
+        return f"Joules per token are not available here: {why}." if why else ""
+    note = f"Energy of {' and of '.join(dict.fromkeys(e.source for e in verdict.energy))}."
+    if any(e.gap_s for e in verdict.energy):
+        note += " ≥: seconds without samples are not in it, so the true figure is higher."
+    return note
+
+
 def claim_line(claim: ClaimVerdict) -> str:
     """Return one claim as a sentence with its figures."""
     bounds = []
@@ -105,21 +144,27 @@ def claim_line(claim: ClaimVerdict) -> str:
     )
 
 
+NUMERIC = {"C", "step ms", "in flight", "J/token", "J", "output tokens"}
+
+
+def _print_table(columns: list[str], rows: list[list[str]], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in NUMERIC else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    if console.is_terminal:
+        console.print(table)
+    else:
+        # A pipe has no width: never cut or wrap what may be read by a program or a colleague.
+        wide = Console(file=console.file, width=200, no_color=True)
+        wide.print(table)
+
+
 def print_verdict(verdict: Verdict, console: Console) -> None:
     """Print table, claims, findings and, last, the verdict itself."""
     if verdict.levels:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in COLUMNS:
-            numeric = column in ("C", "step ms", "in flight")
-            table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-        for row in level_rows(verdict):
-            table.add_row(*row)
-        if console.is_terminal:
-            console.print(table)
-        else:
-            # A pipe has no width: never cut or wrap what may be read by a program or a colleague.
-            wide = Console(file=console.file, width=200, no_color=True)
-            wide.print(table)
+        _print_table(COLUMNS, level_rows(verdict), console)
         if any(level.replicate for level in verdict.levels):
             console.print(
                 "* replicates of one experiment: 30 requests a level, so at most 30 in flight"
@@ -128,6 +173,11 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     def say(text: str, style: str = "") -> None:
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
+    if verdict.energy:
+        say("")
+        _print_table(ENERGY_COLUMNS, energy_rows(verdict), console)
+    if verdict.levels and (note := energy_note(verdict)):
+        say(note)
     if verdict.claims:
         say("")
         say("Claims", "bold")

@@ -54,6 +54,10 @@ class Summary(_Frozen):
         description="of all GPUs; of the processors' packages where no GPU is used"
     )
     joules_of: str = Field(default="", description="what the joules are of, and how they were read")
+    joules_gap_s: float = Field(
+        default=0.0,
+        description="seconds whose energy is not in the joules: 0 where counters ran on",
+    )
     tokens: int | None = None
     joules_per_token: float | None = None
 
@@ -141,8 +145,8 @@ def _gpu_of(sample: TelemetrySample, index: int) -> GpuSample | None:
 
 def _energy(
     samples: Sequence[TelemetrySample], index: int, start: float, end: float, longest: float
-) -> tuple[float | None, bool]:
-    """Return the joules of one GPU and whether they are the counter's."""
+) -> tuple[float | None, bool, float]:
+    """Return the joules of one GPU, whether they are the counter's, and the seconds that they leave out."""
 
     def counter(sample: TelemetrySample) -> float | None:
         gpu = _gpu_of(sample, index)
@@ -155,9 +159,9 @@ def _energy(
     counted = counter_growth(_points(samples, counter), start, end)
     # A counter that stands still under a measured power is one that this card does not keep.
     if counted:
-        return counted, True
+        return counted, True, 0.0
     joules, covered = integrate(_points(samples, power), start, end, longest)
-    return (joules if covered else None), False
+    return (joules if covered else None), False, max(0.0, end - start - covered)
 
 
 def _gpu_summary(
@@ -224,10 +228,11 @@ def summarize(
     indices = sorted({g.index for s in near for g in s.gpus})
     energies = {i: _energy(near, i, start, end, longest) for i in indices}
     gpus = [_gpu_summary(near, inside, i, energies[i][0]) for i in indices]
-    joules, source = None, ""
+    joules, source, left_out = None, "", 0.0
     if gpus and all(g.joules is not None for g in gpus):
         joules = sum(g.joules or 0.0 for g in gpus)
-        counted = all(by_counter for _, by_counter in energies.values())
+        counted = all(by_counter for _, by_counter, _ in energies.values())
+        left_out = max(missing for _, _, missing in energies.values())
         source = f"{len(gpus)} GPUs, {'energy counter' if counted else 'power × time'}"
     elif not gpus:
         packages = counter_growth(
@@ -250,6 +255,7 @@ def summarize(
         gpus=gpus,
         joules=joules,
         joules_of=source,
+        joules_gap_s=left_out,
         tokens=tokens,
         joules_per_token=joules / tokens if joules is not None and tokens else None,
     )

@@ -12,6 +12,7 @@ from kit.records import RunData
 from kit.verdict.cause import find_cause
 from kit.verdict.claims import judge_claim
 from kit.verdict.comparable import comparability
+from kit.verdict.energy import level_energies, why_none
 from kit.verdict.guards import all_findings
 from kit.verdict.levels import judge_levels
 from kit.verdict.model import (
@@ -176,6 +177,7 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
             for v in moved
             if (c := find_cause(run, golden, v.scenario, v.level))
         ]
+    energy = level_energies(run)
     return Verdict(
         status=status,
         exit_code=EXIT_CODES[status],
@@ -190,4 +192,6 @@ def judge(run: RunData, golden: Golden | None) -> Verdict:
         levels=levels,
         claims=claims,
         causes=causes,
+        energy=energy,
+        energy_unavailable="" if energy else why_none(run),
     )

@@ -129,6 +129,26 @@ class Cause(_Frozen):
     product_error: float
 
 
+class LevelEnergy(_Frozen):
+    """What the output tokens of one scenario at one level cost, over its passes together.
+
+    ``gap_s`` seconds of ``seconds`` are not in ``joules``: with any, the true figures are higher. ``source`` says what
+    the joules are of (GPUs, or the processors' packages) and whether a counter or power over time gave them.
+    ``passes_without`` counts passes that gave no joules, or whose requests failed; nothing of them is in the figures.
+    """
+
+    scenario: str
+    level: int
+    passes: int
+    passes_without: int = 0
+    seconds: float
+    joules: float
+    tokens: int
+    joules_per_token: float
+    gap_s: float = 0.0
+    source: str
+
+
 class Verdict(_Frozen):
     """The answer, with everything that led to it."""
 
@@ -146,3 +166,6 @@ class Verdict(_Frozen):
     levels: list[LevelVerdict]
     claims: list[ClaimVerdict]
     causes: list[Cause]
+    energy: list[LevelEnergy] = []
+    # Why there is no energy; empty where there is some, and in verdicts from before it was told.
+    energy_unavailable: str = ""

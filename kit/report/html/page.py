@@ -17,7 +17,7 @@ from kit.report.html import judged, measured, telemetry
 from kit.report.html.claims import claims_chart
 from kit.report.html.svg import Chart, drawing
 from kit.report.shell import server_command
-from kit.report.text import claim_line, interval
+from kit.report.text import ENERGY_COLUMNS, claim_line, energy_note, energy_rows, interval
 from kit.report.words import (
     MEANING,
     cause_sentences,
@@ -172,6 +172,9 @@ def render(run: RunData, verdict: Verdict, golden: Golden | None, folder: Path) 
         "causes": cause_sentences(verdict),
         "factors": factor_rows(verdict),
         "charts": charts,
+        "energy_columns": ENERGY_COLUMNS,
+        "energy": energy_rows(verdict),
+        "energy_note": energy_note(verdict) if verdict.levels else "",
         "telemetry": machine,
         "telemetry_missing": telemetry.MISSING,
         "unavailable": samples.unavailable if samples else {},
