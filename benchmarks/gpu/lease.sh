@@ -19,15 +19,16 @@ say "pairs"
 python3 "$here/session.py" pair --out "$out/pair"
 KIT_PAIRS=$KIT_PAIRS-16 python3 "$here/session.py" pair --layers 16 --out "$out/pair" >/dev/null 2>&1 &
 
+core=(--kv-tokens 70000 --sweeps 1)
 say "launch A"
-cross="python3 $here/../client/cross_check.py --url URL --streams 30 --requests 120 --tokens 200 --rounds ${ROUNDS:-8}"
-timeout "$(left 900)" python3 "$here/session.py" variants --out "$out/a" --scenarios baseline,spec-v2,spec-v2-threshold,spec-v1 \
-  --sweeps 2 --kv-tokens 70000 --seconds 520 --published 10,30,100 --then "timeout 100 $cross" --then-for spec-v2
+cross="python3 $here/../client/cross_check.py --url URL --streams 30 --requests 120 --tokens 200 --rounds ${ROUNDS:-10} --seconds 70 --out $out/cross_check.json"
+timeout "$(left 1000)" python3 "$here/session.py" variants --out "$out/a" --scenarios baseline,spec-v2,spec-v2-threshold,spec-v1 \
+  "${core[@]}" --aim baseline,spec-v2,spec-v2-threshold --aim-seconds 120 --seconds 480 --then "timeout 90 $cross" --then-for spec-v2
 wait
 
 say "launch B"
-timeout "$(left 560)" python3 "$here/session.py" variants --out "$out/b" --scenarios baseline,spec-v1,spec-v2 \
-  --more spec-v1-fixed,spec-v1-topk1 --sweeps 1 --kv-tokens 70000 --seconds 400 --linger &
+timeout "$(left 650)" python3 "$here/session.py" variants --out "$out/b" --scenarios spec-v1,spec-v2,baseline \
+  "${core[@]}" --more spec-v1-fixed,spec-v1-topk1 --published 30,100 --seconds 420 --linger &
 session=$!
 while kill -0 $session 2>/dev/null && [ ! -e "$out/b/measured" ]; do sleep 0.5; done
 if [ -e "$out/b/measured" ]; then
@@ -38,17 +39,24 @@ if [ -e "$out/b/measured" ]; then
 fi
 wait
 
+say "launch B2"
+timeout "$(left 400)" python3 "$here/session.py" variants --out "$out/b2" --scenarios spec-v2,baseline,spec-v1 "${core[@]}" --seconds 240
+
 say "golden"
-python3 -m kit golden record "$out"/a/runs-variants/*-h200 "$out"/b/runs-variants/*-h200 --note "one H200, two launches, servers of a launch side by side" --out "$out/h200.yaml"
+python3 -m kit golden record "$out"/{a,b,b2}/runs-variants/*-h200 --note "one H200, three launches, servers of a launch side by side" --out "$out/h200.yaml"
 
 say "independent"
-timeout "$(left 250)" python3 -m kit reproduce --rig h200 --backend process --no-doctor --launches 1 --sweeps 1 --golden "$out/h200.yaml" --out "$out/c"
+timeout "$(left 200)" python3 -m kit reproduce --rig h200 --backend process --no-doctor --launches 1 --sweeps 1 --levels 1,10,30,100 \
+  --golden "$out/h200.yaml" --out "$out/c"
+say "exit code $?"
 
 say "containers"
 chmod -R a+rwX /tmp/jit "$KIT_PAIRS-16"
 if docker info >/dev/null 2>&1; then
   timeout "$(left 5)" env KIT_PAIRS="$KIT_PAIRS-16" python3 "$here/session.py" containers --out "$out/d" --layers 16 --kv-tokens 36000 --levels 1,10,30,100 \
-    --sweeps 5 --seconds "$(left 40)" --userland "$image" --network host
+    --sweeps 5 --seconds "$(left 20)" --userland "$image" --network host
 fi
+say "doctor"
+[ "$(left)" -gt 60 ] && timeout "$(left 5)" python3 "$here/doctor_fixture.py" --rig h200 --out "$out/doctor"
 say "done"
 touch "$out/done"
