@@ -81,11 +81,19 @@ class Fingerprint(BaseModel):
     driver: str | None = Field(description="NVIDIA driver version")
     gpus: list[Gpu] = Field(description="GPUs in NVML's order")
     topology: list[str] = Field(description="link of each pair of GPUs: NVLINK, PIX, PHB, SYS …")
+    p2p: bool | None = Field(
+        default=None,
+        description="whether every GPU may read and write every other's memory; None with fewer than two",
+    )
 
     @property
     def hash(self) -> str:
         """Return 16 hex digits that change with any field."""
-        data = orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS)
+        fields = self.model_dump(mode="json")
+        # Younger than the first run folders: where it is not known the hash is theirs.
+        if fields["p2p"] is None:
+            del fields["p2p"]
+        data = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
         return hashlib.sha256(data).hexdigest()[:16]
 
 
@@ -160,6 +168,17 @@ def _topology(library: nvml.Nvml, gpus: list[nvml.Gpu]) -> list[str]:
     ]
 
 
+def _p2p(library: nvml.Nvml, gpus: list[nvml.Gpu]) -> bool | None:
+    told = [
+        maybe(library, "DeviceGetP2PStatus", a, b, kind)
+        for a, b in itertools.permutations(gpus, 2)
+        for kind in (nvml.P2P_READ, nvml.P2P_WRITE)
+    ]
+    if not told or None in told:
+        return None
+    return not any(told)
+
+
 @contextmanager
 def _library() -> Iterator[tuple[nvml.Nvml | None, list[nvml.Gpu]]]:
     """Yield NVML and every GPU that it sees; None and no GPU where there is no driver."""
@@ -175,12 +194,13 @@ def _library() -> Iterator[tuple[nvml.Nvml | None, list[nvml.Gpu]]]:
 def collect() -> Fingerprint:
     """Return the fingerprint of this host; works without a driver."""
     model, flags = _cpu()
-    driver, gpus, topology = None, [], []
+    driver, gpus, topology, p2p = None, [], [], None
     with _library() as (library, found):
         if library is not None:
             driver = maybe(library, "SystemGetDriverVersion") or None
             gpus = [_gpu(library, gpu) for gpu in found]
             topology = _topology(library, found)
+            p2p = _p2p(library, found)
     return Fingerprint(
         cpu_model=model,
         cpu_cores=len(os.sched_getaffinity(0)),
@@ -195,6 +215,7 @@ def collect() -> Fingerprint:
         driver=driver,
         gpus=gpus,
         topology=topology,
+        p2p=p2p,
     )
 
 
@@ -207,11 +228,13 @@ def gpu_names() -> list[str]:
 # What makes the silicon: with GPUs the GPUs alone, on a CPU host the processor.
 _GPU_SKU = ("name", "memory_mib", "sm", "power_limit_w", "max_sm_mhz", "max_memory_mhz")
 _CPU_SKU = ("cpu_model", "cpu_cores", "cpu_flags")
+# How a card is fitted; one of the two machines may not know it.
+_FITTED = ("pcie_generation_max", "pcie_width_max", "ecc")
 
 
 def must_match(fp: Fingerprint) -> tuple[str, ...]:
     """Return the fields that must match for numbers to be comparable: the silicon and its wiring. Pure."""
-    return ("gpus", "topology") if fp.gpus else _CPU_SKU
+    return ("gpus", "topology", "p2p") if fp.gpus else _CPU_SKU
 
 
 def _skus(fp: Fingerprint) -> list[tuple[Any, ...]]:
@@ -220,11 +243,26 @@ def _skus(fp: Fingerprint) -> list[tuple[Any, ...]]:
     return [tuple(str(getattr(fp, f)) for f in _CPU_SKU)]
 
 
+def _differ_where_known(a: Any, b: Any) -> bool:
+    return a is not None and b is not None and bool(a != b)
+
+
+def _fitted_otherwise(a: Fingerprint, b: Fingerprint) -> bool:
+    """Return whether as many cards of the same model are fitted in another way: lanes, ECC, peer access."""
+    return _differ_where_known(a.p2p, b.p2p) or any(
+        _differ_where_known(getattr(one, name), getattr(two, name))
+        for one, two in zip(a.gpus, b.gpus, strict=True)
+        for name in _FITTED
+    )
+
+
 def compare(a: Fingerprint, b: Fingerprint) -> Tier:
     """Return how alike two machines are. Pure."""
     if bool(a.gpus) != bool(b.gpus) or _skus(a) != _skus(b):
         return Tier.OTHER
     if len(a.gpus) != len(b.gpus) or a.topology != b.topology:
+        return Tier.SAME_SKU
+    if _fitted_otherwise(a, b):
         return Tier.SAME_SKU
     same_software = a.packages == b.packages and a.driver == b.driver
     same_host = a.cpu_model == b.cpu_model and a.cpu_cores == b.cpu_cores

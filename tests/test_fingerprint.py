@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from kit import fingerprint as fp
+from kit import fingerprint_fields as fields
 from kit import nvml
 from kit.cli import cli
 from kit.errors import UserError
@@ -145,7 +146,7 @@ def test_gpus_and_their_wiring_are_read(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_silicon_must_match_and_nothing_else_is_asked() -> None:
-    assert fp.must_match(machine(gpus=[GPU])) == ("gpus", "topology")
+    assert fp.must_match(machine(gpus=[GPU])) == ("gpus", "topology", "p2p")
     for name in fp.must_match(machine()):
         value = {"cpu_model": "Xeon", "cpu_cores": 3, "cpu_flags": []}[name]
         assert compare(machine(), machine(**{name: value})) == Tier.OTHER
@@ -183,3 +184,106 @@ def test_a_recorded_h200_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.gpus == then.gpus
     assert (found.driver, found.topology) == (then.driver, then.topology)
     assert fp.gpu_names() == ["NVIDIA H200"]
+
+
+FULL = Gpu(
+    name="H200",
+    memory_mib=143771,
+    sm="9.0",
+    power_limit_w=700,
+    max_sm_mhz=1980,
+    max_memory_mhz=3201,
+    pcie_generation_max=5,
+    pcie_width_max=16,
+    ecc=True,
+)
+OTHERWISE: dict[str, Any] = {
+    "schema_version": 2,
+    "cpu_model": "Xeon",
+    "cpu_cores": 3,
+    "cpu_flags": [],
+    "memory_gib": 48,
+    "memory_limit_gib": 4.0,
+    "kernel": "6.2",
+    "os": "ubuntu 24.04",
+    "virtualised": False,
+    "python": "3.12.1",
+    "packages": {"torch": "3"},
+    "driver": "590",
+    "gpus": [FULL],
+    "topology": ["0-1 SYS"],
+    "p2p": False,
+    "gpus.name": "H100",
+    "gpus.memory_mib": 1,
+    "gpus.sm": "12.0",
+    "gpus.power_limit_w": 300,
+    "gpus.max_sm_mhz": 1,
+    "gpus.max_memory_mhz": 1,
+    "gpus.pcie_generation_max": 4,
+    "gpus.pcie_width_max": 8,
+    "gpus.ecc": False,
+}
+
+
+def test_every_field_is_described_and_none_that_is_not_there() -> None:
+    real = [n for n in Fingerprint.model_fields if n != "gpus"] + ["gpus"]
+    real += [f"gpus.{n}" for n in Gpu.model_fields]
+    assert sorted(f.name for f in fields.FIELDS) == sorted(real)
+    assert all(f.why.endswith(".") for f in fields.FIELDS)
+
+
+@pytest.mark.parametrize("field", fields.FIELDS, ids=lambda f: f.name)
+def test_what_the_description_says_must_match_is_what_compare_asks(field: fields.Field) -> None:
+    pair = machine(gpus=[FULL, FULL], topology=["0-1 NVLINK"], p2p=True, driver="580")
+    for whole in (machine(), pair):
+        new = OTHERWISE[field.name]
+        if field.name.startswith("gpus."):
+            if not whole.gpus:
+                continue
+            second = FULL.model_copy(update={field.name.removeprefix("gpus."): new})
+            other = whole.model_copy(update={"gpus": [FULL, second]})
+        elif not whole.gpus and field.name in ("gpus", "topology", "p2p"):
+            continue
+        else:
+            other = whole.model_copy(update={field.name: new})
+        tier = compare(whole, other)
+        assert tier == compare(other, whole)
+        comparable = tier >= Tier.SAME_SKU_AND_TOPOLOGY
+        assert comparable != (field.match == f"with{'' if whole.gpus else 'out'} GPUs")
+        if comparable:
+            asked = field.match == "class" or field.also_class
+            assert (tier < Tier.SAME_MACHINE_CLASS) == asked
+
+
+def test_what_one_side_does_not_know_is_not_held_against_the_other() -> None:
+    bare = FULL.model_copy(update=dict.fromkeys(("pcie_generation_max", "pcie_width_max", "ecc")))
+    known = machine(gpus=[FULL, FULL], topology=["0-1 NVLINK"], p2p=True)
+    unknown = machine(gpus=[bare, bare], topology=["0-1 NVLINK"])
+    assert compare(known, unknown) == Tier.SAME_MACHINE_CLASS
+
+
+def test_the_hash_of_a_run_folder_from_before_p2p_still_holds() -> None:
+    results = Path(__file__).parent.parent / "benchmarks" / "gpu" / "results"
+    with tarfile.open(results / "20261201-h200-core.tar.xz") as archive:
+        member = archive.extractfile("20261201-h200-core/run.json")
+        assert member is not None
+        manifest = json.load(member)
+    then = Fingerprint.model_validate(manifest["fingerprint"])
+    assert then.hash == manifest["fingerprint_hash"]
+    assert then.model_copy(update={"p2p": True}).hash != then.hash
+
+
+def test_describe_and_the_documentation_say_the_same() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "doctor.md").read_text()
+    assert fields.markdown_table() in page
+    assert fields.NOTE in page
+    done = CliRunner().invoke(cli, ["fingerprint", "--describe", "--json"])
+    listed = json.loads(done.output)["fields"]
+    assert [tuple(f.values()) for f in listed] == [
+        (name, unit or None, why, must) for name, unit, why, must in fields.rows()
+    ]
+    text = CliRunner().invoke(cli, ["fingerprint", "--describe"]).output
+    for name, unit, why, must in fields.rows():
+        assert (f"{name} ({unit})\n" if unit else f"{name}\n") in text
+        assert why in text
+        assert f"must match: {must}" in text

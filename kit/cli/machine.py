@@ -9,21 +9,32 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from kit import fingerprint
+from kit import fingerprint, fingerprint_fields
 from kit.cli.options import json_option
 from kit.errors import UserError
 from kit.runfolder import dump, read_manifest
 
 
 @click.group("fingerprint", invoke_without_command=True)
+@click.option(
+    "--describe",
+    is_flag=True,
+    help="Say of each field what it is, its unit, why it matters and whether it must match to compare.",
+)
 @json_option
 @click.pass_context
-def fingerprint_group(ctx: click.Context, as_json: bool) -> None:
+def fingerprint_group(ctx: click.Context, describe: bool, as_json: bool) -> None:
     """Print what machine and software this is; holds no serial numbers and no names.
 
-    Example: kit fingerprint
+    \b
+    Examples:
+      kit fingerprint
+      kit fingerprint --describe
     """
     if ctx.invoked_subcommand:
+        return
+    if describe:
+        _describe(as_json)
         return
     found = fingerprint.collect()
     if as_json:
@@ -34,6 +45,19 @@ def fingerprint_group(ctx: click.Context, as_json: bool) -> None:
         what = fingerprint.Fingerprint.model_fields[name].description
         must = " (must match to compare)" if name in fingerprint.must_match(found) else ""
         click.echo(f"{name:<18} {value}{f'  # {what}{must}' if what else ''}")
+
+
+def _describe(as_json: bool) -> None:
+    if as_json:
+        listed = [
+            {"name": name, "unit": unit or None, "why": why, "must_match": must}
+            for name, unit, why, must in fingerprint_fields.rows()
+        ]
+        click.echo(dump({"fields": listed, "note": fingerprint_fields.NOTE}), nl=False)
+        return
+    for name, unit, why, must in fingerprint_fields.rows():
+        click.echo(f"{name}{f' ({unit})' if unit else ''}\n    {why}\n    must match: {must}")
+    click.echo(fingerprint_fields.NOTE)
 
 
 def _read(path: Path) -> fingerprint.Fingerprint:
