@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from kit import serverlog
 from kit.backends.base import Backend, ServerHandle, http_json
 from kit.errors import EngineError
+from kit.known_issues import installed_versions
 from kit.known_issues.live import LogFollower
 from kit.load import ClosedLoop, Endpoint, LevelResult, Request, RequestResult, run_level, summarize
 from kit.planted import Plan
@@ -181,7 +182,9 @@ def _one_server(job: Measurement, name: str, launch: int) -> bool:
     log = job.folder.log_path(name, launch)
     where: dict[str, int] = {}
     passes = job.left(name, launch)
-    follower = LogFollower(log)
+    # Only the process backend's server runs in this Python.
+    installed = installed_versions() if job.backend.name == "process" else None
+    follower = LogFollower(log, installed)
 
     def waiting(waited: float) -> None:
         job.observer.waiting(name, waited)
@@ -227,7 +230,7 @@ def _tell_known(job: Measurement, name: str, follower: LogFollower) -> None:
     """Say which known troubles the server's log shows since the last look."""
     for hit in follower.new_hits():
         job.observer.note(
-            f"{name}: the log shows {hit.issue.id}: {hit.issue.cause} {hit.issue.remedy}"
+            f"{name}: the log shows {hit.issue.id}: {hit.issue.cause} {hit.issue.advice}"
         )
 
 

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import importlib.metadata
+from pathlib import Path
+from typing import Any
 
-from kit.known_issues import all_issues, match
+import pytest
+from pydantic import ValidationError
+
+from kit.backends.process import explain_death
+from kit.known_issues import KnownIssue, all_issues, installed_versions, match, within
+from kit.known_issues.live import Matcher
 
 # (id, a line that shows it, a near miss)
 SAMPLES = [
@@ -141,6 +148,16 @@ SAMPLES = [
         "Subprocess scheduler_0 (pid=3) crashed with exit code -9.",
         "Subprocess scheduler_0 ended with exit code 0",
     ),
+    (
+        "requests-capped",
+        "Max running requests is reset to 48 for speculative decoding. You can override this.",
+        "max_running_requests=48, speculative decoding is on",
+    ),
+    (
+        "custom-all-reduce-off",
+        "CustomAllreduce is disabled because it's not supported on more than two PCIe-only GPUs. To silence this",
+        "CustomAllreduce is disabled because --disable-custom-all-reduce was given",
+    ),
 ]
 
 
@@ -172,3 +189,83 @@ def test_each_issue_is_told_once_and_the_most_telling_first() -> None:
 
 def test_a_huge_line_is_cut() -> None:
     assert match(["x" * 5000 + " CUDA out of memory"]) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "bounds", "inside"),
+    [
+        ("0.5.12.post1", "==0.5.12.post1", True),
+        ("0.5.12", "==0.5.12.post1", False),
+        ("0.5.13", "==0.5.12.post1", False),
+        ("0.13", ">=0.13", True),
+        ("0.13.0", "==0.13", True),
+        ("0.12.9", ">=0.13", False),
+        ("0.9", ">=0.13", False),
+        ("2.11.0+cu130", "<2.12", True),
+        ("2.12.0", ">=2.11,<2.12", False),
+    ],
+)
+def test_bounds_of_a_version(version: str, bounds: str, inside: bool) -> None:
+    assert within(version, bounds) == inside
+
+
+@pytest.mark.parametrize("bounds", ["0.13", "~=0.13", "SGLang 0.5.12.post1", ">=", ""])
+def test_bounds_that_cannot_be_read_are_refused(bounds: str) -> None:
+    data: dict[str, Any] = {
+        "id": "x-y",
+        "pattern": "x",
+        "cause": "long enough",
+        "remedy": "long enough",
+    }
+    with pytest.raises(ValidationError, match="bounds of a version"):
+        KnownIssue(**data, versions={"sglang": bounds})
+
+
+LINE = "ValueError: Either a revision or a version must be specified."
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        (None, True),
+        ({}, True),
+        ({"kernels": "0.13.1", "transformers": "5.6.0"}, True),
+        ({"kernels": "0.12.0", "transformers": "5.6.0"}, False),
+        ({"transformers": "5.7.0"}, False),
+    ],
+)
+def test_an_issue_of_other_versions_is_not_told(
+    installed: dict[str, str] | None, told: bool
+) -> None:
+    assert [h.issue.id for h in match([LINE], installed=installed)] == ["kernels-package"] * told
+    assert bool(Matcher(installed).feed(LINE.encode() + b"\n")) == told
+
+
+def test_versions_that_issues_name_are_read_from_this_python() -> None:
+    named = {package for issue in all_issues() for package in issue.versions}
+    found = installed_versions()
+    assert found["sglang"] == importlib.metadata.version("sglang")
+    assert set(found) <= named
+    # What is known of the pinned SGLang is told where that is installed.
+    pinned = [issue for issue in all_issues() if "sglang" in issue.versions]
+    assert pinned
+    assert all(issue.applies({"sglang": found["sglang"]}) for issue in pinned)
+
+
+def test_the_remedy_of_a_dead_server_names_versions_and_link(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(LINE + "\n")
+    error = explain_death(log, "ended")
+    assert "Known of kernels >=0.13, transformers ==5.6.0." in error.remedy
+    elsewhere = explain_death(log, "ended", {"transformers": "5.7.0"})
+    assert elsewhere.sentence == "The server ended."
+    log.write_text("RuntimeError: no kernel image is available for execution on the device\n")
+    assert "https://github.com/sgl-project/sglang/issues/7249" in explain_death(log, "x").remedy
+
+
+def test_a_line_that_no_server_dies_of_is_not_named_as_its_cause(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    line = next(line for issue, line, _ in SAMPLES if issue == "requests-capped")
+    log.write_text(line + "\n")
+    assert explain_death(log, "ended").sentence == "The server ended."
+    assert [h.issue.id for h in match([line])] == ["requests-capped"]

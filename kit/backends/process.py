@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,22 @@ def tail(path: Path, lines: int = TAIL_LINES) -> str:
     return scrub("\n".join(text.splitlines()[-lines:]))
 
 
-def explain_death(log: Path, status: str) -> EngineError:
-    """Return the error for a dead server: what its log says, and what that means if it is known."""
+def explain_death(
+    log: Path, status: str, installed: Mapping[str, str] | None = None
+) -> EngineError:
+    """Return the error for a dead server: what its log says, and what that means if it is known.
+
+    Args:
+        log: The server's log.
+        status: How it ended, the end of "The server …".
+        installed: Versions where it ran, see :func:`kit.known_issues.match`.
+    """
     end = tail(log)
-    hits = known_issues.match(tail(log, 400).splitlines())
+    fatal = [issue for issue in known_issues.all_issues() if issue.fatal]
+    hits = known_issues.match(tail(log, 400).splitlines(), fatal, installed)
     if hits:
         issue = hits[0].issue
-        return EngineError(f"The server {status}: {issue.cause}", issue.remedy, end)
+        return EngineError(f"The server {status}: {issue.cause}", issue.advice, end)
     return EngineError(
         f"The server {status}.", f"The end of its log is shown; all of it is in {log}.", end
     )
@@ -137,11 +146,13 @@ class ProcessServer:
     def why_dead(self) -> EngineError:
         """Return the error that explains a dead (or stuck) server."""
         code = self.child.poll()
+        # The server runs in this Python.
+        installed = known_issues.installed_versions()
         if code is None:
-            return explain_death(self._log, "is running but does not answer")
+            return explain_death(self._log, "is running but does not answer", installed)
         if code < 0:
-            return explain_death(self._log, f"was ended by {signal.Signals(-code).name}")
-        return explain_death(self._log, f"ended with exit code {code}")
+            return explain_death(self._log, f"was ended by {signal.Signals(-code).name}", installed)
+        return explain_death(self._log, f"ended with exit code {code}", installed)
 
     def details(self) -> dict[str, Any]:
         """Return the pid."""

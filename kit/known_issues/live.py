@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from kit.known_issues import Hit, match
@@ -10,9 +11,14 @@ READ_LIMIT = 1 << 20
 
 
 class Matcher:
-    """Matches a stream of bytes line by line; each issue is told once."""
+    """Matches a stream of bytes line by line; each issue is told once.
 
-    def __init__(self) -> None:
+    Args:
+        installed: Versions where the server runs, see :func:`kit.known_issues.match`.
+    """
+
+    def __init__(self, installed: Mapping[str, str] | None = None) -> None:
+        self._installed = installed
         self._rest = b""
         self._told: set[str] = set()
 
@@ -21,7 +27,8 @@ class Matcher:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         # A line without an end must not grow for ever; what was kept is more than is matched.
         self._rest = self._rest[:READ_LIMIT]
-        hits = match(line.decode("utf-8", "replace") for line in lines)
+        text = (line.decode("utf-8", "replace") for line in lines)
+        hits = match(text, installed=self._installed)
         new = [hit for hit in hits if hit.issue.id not in self._told]
         self._told |= {hit.issue.id for hit in new}
         return new
@@ -30,10 +37,10 @@ class Matcher:
 class LogFollower:
     """Reads what a log file grew by since the call before."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, installed: Mapping[str, str] | None = None) -> None:
         self._path = path
         self._offset = 0
-        self._matcher = Matcher()
+        self._matcher = Matcher(installed)
 
     def new_hits(self) -> list[Hit]:
         """Return the issues that new lines show for the first time; none if the file cannot be read."""
