@@ -255,6 +255,7 @@ def text(found: dict[str, Any]) -> str:
         (
             "client",
             f"{client['cpu_share']:.1%} of a core, loop lag p99 {client['loop_lag_p99_ms']:.2f} ms,"
+            f" longest GC pause {client['gc_pause_max_ms']:.2f} ms,"
             f" {client['workers']} process{'es' * (client['workers'] > 1)}",
         ),
     ]

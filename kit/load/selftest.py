@@ -47,6 +47,15 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """One thing measured that has no limit of its own."""
+
+    name: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
 class SelfTestReport:
     """What the self-test found.
 
@@ -56,6 +65,7 @@ class SelfTestReport:
         cpu_us_per_event: CPU time of the client per event at ten times the published rate, microseconds.
         machine: What this is.
         faults: Requests that failed, in words; empty in a sound test.
+        figures: What else was measured; it is part of the loop lag, which has a limit.
     """
 
     checks: tuple[Check, ...]
@@ -63,6 +73,7 @@ class SelfTestReport:
     cpu_us_per_event: float
     machine: str
     faults: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -80,6 +91,7 @@ class SelfTestReport:
             sign = "≥" if c.at_least else "≤"
             mark = "ok  " if c.passed else "FAIL"
             lines.append(f"  {mark} {c.name}: {c.value:,.4g} {c.unit} ({sign} {c.limit:,.4g})")
+        lines += [f"       {f.name}: {f.value:,.4g} {f.unit}" for f in self.figures]
         lines += [f"  FAIL {fault}" for fault in self.faults]
         lines += [
             "",
@@ -204,8 +216,18 @@ def self_test(
         Check(f"… at {factor:g}×", high_pass.throughput_bias * 100, 1.0, "%"),
         Check(f"added time to first token at {factor:g}×", spread.added_ttft_ms, 1.0, "ms"),
     )
+    figures = [
+        Figure(f"{what}, {name}", getattr(p.level.health, field), "ms")
+        for name, p in passes.items()
+        for what, field in (
+            ("longest pause of the garbage collector", "gc_pause_max_ms"),
+            ("all its pauses", "gc_pause_total_ms"),
+            ("schedule delay p99", "schedule_delay_p99_ms"),
+        )
+    ]
     return SelfTestReport(
         checks=checks,
+        figures=tuple(figures),
         headroom=500_000.0 / cost / PUBLISHED_TOK_S,
         cpu_us_per_event=cost,
         machine=machine,

@@ -361,7 +361,10 @@ def test_two_processes_send_what_one_would(server: NullServer) -> None:
 
 def _level(*results: RequestResult, bound: str = "") -> LevelResult:
     return LevelResult(
-        list(results), 0, 2_000_000_000, ClientHealth(0.1, 0.2, 12.5, bool(bound), bound)
+        list(results),
+        0,
+        2_000_000_000,
+        ClientHealth(0.1, 0.2, 12.5, bool(bound), bound, gc_pause_max_ms=3.25),
     )
 
 
@@ -402,6 +405,7 @@ def test_the_text_says_what_was_measured() -> None:
         "p50 250.0",  # to the first token, and between tokens: 750 ms for 3
         "from cache:    3",
         "p99 12.50 ms (sent after its time)",
+        "longest GC pause 3.25 ms",
         "FAILED: 1 × timeout; first: timeout: late",
         "INVALID: the client was the bottleneck: it was slow",
     ):

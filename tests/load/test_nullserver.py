@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +20,7 @@ from kit.load import (
     LevelResult,
     Request,
     run_level,
+    selftest,
     summarize,
     workers_for,
 )
@@ -212,6 +214,7 @@ def test_workers_for_a_rate(rate: float, cores: int, count: int) -> None:
 
 def test_the_self_test_measures_both_sides() -> None:
     said: list[str] = []
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     report = self_test(seconds=0.6, factor=2, progress=said.append)
     assert len(said) == 3
     assert report.faults == ()
@@ -221,8 +224,27 @@ def test_the_self_test_measures_both_sides() -> None:
     for check in report.checks:
         assert check.name in text
     assert "Headroom" in text
-    if hasattr(os, "sched_getaffinity"):
-        assert os.sched_getaffinity(0) == os.sched_getaffinity(os.getppid())
+    for name in ("published rate", "2×", "2×, spread"):
+        assert f"longest pause of the garbage collector, {name}: " in text
+        assert f"schedule delay p99, {name}: " in text
+    if cores is not None:
+        assert os.sched_getaffinity(0) == cores
+
+
+def test_pauses_of_the_collector_are_those_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = selftest.run_level
+
+    def pausing(*args: Any, **more: Any) -> LevelResult:
+        level = real(*args, **more)
+        level.health = replace(level.health, gc_pause_max_ms=12.5, gc_pause_total_ms=20.25)
+        return level
+
+    monkeypatch.setattr(selftest, "run_level", pausing)
+    text = self_test(seconds=0.3, factor=1).text()
+    assert "longest pause of the garbage collector, 1×: 12.5 ms" in text
+    assert "all its pauses, 1×: 20.25 ms" in text
 
 
 def test_a_report_fails_with_any_check_or_fault() -> None:
