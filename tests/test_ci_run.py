@@ -1,8 +1,9 @@
-""".ci/run around stand-ins: the engine that it started is stopped whatever happens, and the last line is pytest's."""
+""".ci/run around stand-ins: its engine is stopped whatever happens, and the last line sums up the tests."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,14 +23,17 @@ class Checkout:
         self.root = root
         (root / ".ci").mkdir()
         shutil.copy(ROOT / ".ci" / "run", root / ".ci" / "run")
-        for folder in ("bin", "scripts", ".venv/bin"):
+        for folder in ("bin", "scripts", "tmp", ".venv/bin"):
             (root / folder).mkdir(parents=True)
         self.script("bin/docker", f"test -e {root}/engine")
         self.script("bin/id", "echo 0")
         self.script("bin/make", "")
         self.script("bin/apt-get", "")
         # A file that exists tells .ci/run that the engine's data were there before.
-        self.script("bin/rm", f'echo "rm $*" >>{root}/calls')
+        self.script(
+            "bin/rm",
+            f'case "$*" in *{root}/tmp/*) exec /bin/rm "$@" ;; *) echo "rm $*" >>{root}/calls ;; esac',
+        )
         self.script(
             "scripts/docker-on-debian.sh",
             f'case "$1" in stop) /bin/rm {root}/engine ;; *) touch {root}/engine ;; esac',
@@ -48,7 +52,13 @@ class Checkout:
         return subprocess.Popen(
             ["bash", ".ci/run"],
             cwd=self.root,
-            env={"PATH": path, "HOME": os.environ.get("HOME", "/"), "CI": "true", **env},
+            env={
+                "PATH": path,
+                "HOME": os.environ.get("HOME", "/"),
+                "TMPDIR": str(self.root / "tmp"),
+                "CI": "true",
+                **env,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -67,9 +77,17 @@ class Checkout:
         return (self.root / "calls").read_text().splitlines()
 
     @property
-    def tests(self) -> str:
-        (call,) = [c for c in self.calls if c.startswith(".venv/bin/python")]
-        return call
+    def marks(self) -> set[str]:
+        """What each of the two halves of the tests is narrowed to."""
+        calls = [c for c in self.calls if c.startswith(".venv/bin/python")]
+        assert len(calls) == 2
+        return {c.rpartition(" -m ")[2] for c in calls}
+
+
+LIGHT = "not engine and not docker"
+WITH_DOCKER = {"engine or docker", LIGHT}
+# Both halves are the same stand-in.
+TWICE = re.compile(r"===== 6 passed in \d+ s =====")
 
 
 @pytest.fixture
@@ -80,10 +98,10 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_engine_is_started_for_the_tests_and_stopped_after(checkout: Checkout) -> None:
     code, lines = checkout.run()
     assert code == 0
-    assert lines[-1] == SUMMARY
+    assert TWICE.fullmatch(lines[-1])
     names = [c.split()[0] for c in checkout.calls]
     assert names.index("bin/make") < names.index("scripts/docker-on-debian.sh")
-    assert "not docker" not in checkout.tests
+    assert checkout.marks == WITH_DOCKER
     assert checkout.calls[-1].startswith(("scripts/docker-on-debian.sh stop", "rm -rf"))
     assert "scripts/docker-on-debian.sh stop" in checkout.calls
     assert not (checkout.root / "engine").exists()
@@ -92,8 +110,33 @@ def test_engine_is_started_for_the_tests_and_stopped_after(checkout: Checkout) -
 def test_tests_that_fail_give_their_code_and_the_engine_is_stopped(checkout: Checkout) -> None:
     checkout.script(".venv/bin/python", "echo '== 1 failed =='; exit 3")
     code, lines = checkout.run()
-    assert (code, lines[-1]) == (3, "== 1 failed ==")
+    assert code == 3
+    assert lines[-1].startswith("===== 2 failed in")
     assert "scripts/docker-on-debian.sh stop" in checkout.calls
+
+
+@pytest.mark.parametrize(
+    ("heavy", "light", "expected"),
+    [(0, 0, 0), (1, 0, 1), (0, 1, 1), (2, 1, 2), (5, 0, 0), (0, 5, 0), (5, 1, 1), (5, 5, 5)],
+)
+def test_a_half_that_fails_fails_it_and_one_without_tests_does_not(
+    checkout: Checkout, heavy: int, light: int, expected: int
+) -> None:
+    checkout.script(
+        ".venv/bin/python",
+        f"""case "$*" in
+          *"{LIGHT}") echo "== 7 passed, 1 warning, 90 deselected in 2.50s =="; exit {light} ;;
+          *) echo "== 1 failed, 90 passed, 2 warnings, 7 deselected, 1 error in 70.12s (0:01:10) =="; exit {heavy} ;;
+        esac""",
+    )
+    code, lines = checkout.run()
+    assert code == expected
+    # Both halves are shown whole, and the last line counts both; what one leaves out the other one runs.
+    assert sum("90 deselected" in line or "7 deselected" in line for line in lines) == 2
+    assert re.fullmatch(
+        r"===== 1 failed, 97 passed, 3 warnings, 1 errors in \d+ s =====", lines[-1]
+    )
+    assert not list((checkout.root / "tmp").iterdir())
 
 
 def test_lint_that_fails_ends_it_before_an_engine_is_started(checkout: Checkout) -> None:
@@ -107,7 +150,7 @@ def test_an_engine_that_answers_is_used_and_left_alone(checkout: Checkout) -> No
     (checkout.root / "engine").touch()
     code, _ = checkout.run()
     assert code == 0
-    assert "not docker" not in checkout.tests
+    assert checkout.marks == WITH_DOCKER
     assert not any("docker-on-debian" in c or c.startswith("rm ") for c in checkout.calls)
     assert (checkout.root / "engine").exists()
 
@@ -127,22 +170,26 @@ def test_without_an_engine_it_says_why_and_runs_the_rest(
     code, lines = checkout.run(**env)
     assert code == 0
     assert any(why in line for line in lines), lines
-    assert lines[-1] == SUMMARY
-    assert checkout.tests.endswith("-m not docker")
+    assert TWICE.fullmatch(lines[-1])
+    assert checkout.marks == {"engine and not docker", LIGHT}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_tests_and_the_engine(checkout: Checkout, number: int) -> None:
+def test_a_signal_ends_both_halves_and_the_engine(checkout: Checkout, number: int) -> None:
+    root = checkout.root
     checkout.script(
         ".venv/bin/python",
-        f"trap 'touch {checkout.root}/ended; exit' TERM; touch {checkout.root}/ready; sleep 60 & wait",
+        f"trap 'touch {root}/ended.$$; exit' TERM; echo half a line of $$; touch {root}/ready.$$; sleep 60 & wait",
     )
     with checkout.start() as child:
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not (checkout.root / "ready").exists():
+        while time.monotonic() < deadline and len(list(root.glob("ready.*"))) < 2:
             time.sleep(0.02)
         child.send_signal(number)
-        child.communicate(timeout=30)
+        output, _ = child.communicate(timeout=30)
     assert child.returncode == 143
-    assert (checkout.root / "ended").exists()
-    assert not (checkout.root / "engine").exists()
+    assert len(list(root.glob("ended.*"))) == 2
+    assert not (root / "engine").exists()
+    # The half that is shown at the end is shown at this end too.
+    assert output.count("half a line") == 2
+    assert not list((root / "tmp").iterdir())
