@@ -41,7 +41,7 @@ FIGURES = (
 )
 DEFINITIONS = """\
 Throughput: output tokens by the server's count ÷ time from the first send to the last end.
-TTFT: from the moment when the request has been written to the socket to the arrival of the first bytes with an event.
+TTFT: from just before the request is written to its socket to the arrival of the first bytes with an event.
 ITL: an event of k tokens is k gaps of 1/k of the wait for it; the mean over all tokens after the first event.
 As printed: bench_serving's window also holds its task making and a closing request for the server's state, its TTFT
 also opening a connection and, at the end, waiting for its event loop and parsing."""
@@ -119,6 +119,20 @@ def explanation(theirs: list[Row]) -> str:
         f"of bench_serving's printed TTFT {before:.2f} ms pass before the request is written and {behind:.2f} ms"
         f" after the first event arrived; for {idle:.1%} of a request's time the server has not heard of it,"
         " which its throughput lacks"
+    )
+
+
+def cache_note(ours: list[Row]) -> str:
+    """Say that the server's prefix cache was warm; empty where it was not, or nobody knows.
+
+    Both clients send the same prompts, so whichever comes second in a round finds what the first left there.
+    """
+    cached = [r["cached_tokens"] for r in ours if r.get("cached_tokens")]
+    if not cached:
+        return ""
+    return (
+        f"In {len(cached)} of {len(ours)} rounds the server took prompt tokens from its cache (up to"
+        f" {max(cached):.0f}), which favours the client that comes second. Start it with --disable-radix-cache."
     )
 
 

@@ -36,7 +36,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from agreement import DEFINITIONS, FIGURES, Comparison, Row, compare, verdict_line
+from agreement import DEFINITIONS, FIGURES, Comparison, Row, cache_note, compare, verdict_line
 
 from kit.cli.drive import served
 from kit.runfolder import write_atomic
@@ -234,6 +234,8 @@ class Check:
             for rows in (ours, theirs)
         ]
         print(f"| client CPU, % of a core | {share[0]:.2f} | {share[1]:.2f} | | |")
+        if note := cache_note(ours):
+            print(f"\n{note}")
         line = verdict_line(compared, theirs)
         print(f"\n{DEFINITIONS}\n\nverdict: {line}", flush=True)
         return CODES.get(line.split()[0], 4)

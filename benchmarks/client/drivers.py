@@ -71,6 +71,8 @@ def kit(args: argparse.Namespace, api: Literal["generate", "completions"]) -> di
         "itl_s": float(token_gaps(level.results).mean()),
         "latency_s": statistics.fmean((r.end_ns - r.send_ns) * 1e-9 for r in level.results),
         "wall_s": (level.end_ns - level.start_ns) * 1e-9,
+        # Both clients send the same prompts: with a prefix cache the second would find what the first left there.
+        "cached_tokens": metrics.cached_tokens,
         "failed": metrics.errors,
     }
 

@@ -17,7 +17,8 @@ class Wire:
     """Watches every aiohttp request of this process until :meth:`stop`.
 
     Attributes:
-        sent: When each request had been handed to its connection, ``time.perf_counter`` seconds.
+        sent: Just before the body of each request was written to its connection, ``time.perf_counter`` seconds: the
+            same moment as this client's send.
         first: When the first bytes that hold an event arrived, one of each connection. bench_serving opens a
             connection a request, so that this is one of each request.
     """

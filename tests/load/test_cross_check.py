@@ -18,6 +18,7 @@ sys.path.append(str(PROGRAM.parent))
 
 from agreement import (  # noqa: E402  beside the program, not a package
     FIGURES,
+    cache_note,
     compare,
     verdict_line,
 )
@@ -75,6 +76,13 @@ def test_what_bench_serving_adds_is_said() -> None:
     told = verdict(rows(), theirs)
     assert "20.02 ms pass before the request is written and 1.00 ms after" in told
     assert "2.0% of a request's time" in told
+
+
+def test_a_warm_prefix_cache_is_said() -> None:
+    assert cache_note(rows()) == ""
+    assert cache_note(rows(cached_tokens=0)) == ""
+    assert "In 1 of 9 rounds" in cache_note([*rows(), {"cached_tokens": 64}])
+    assert "up to 64" in cache_note([*rows(), {"cached_tokens": 64}])
 
 
 def run(tmp_path: Path, other: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +14,7 @@ from kit.load.nulldata import NullConfig, output_ids
 from kit.load.nullserver import null_server
 
 TOKENS = 60
+PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks/client/many_streams.py"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -69,3 +73,22 @@ def test_memory_does_not_grow_with_the_events_that_were_read() -> None:
     # each kept would be more than 2 KB a request.
     assert len(held) == 5
     assert held[-1] - held[1] < 600 * 1024
+
+
+def test_the_benchmark_has_a_column_for_spread_requests_with_the_target_of_ttft() -> None:
+    args = ["--streams", "10", "--interval-ms", "20", "--seconds", "1", "--tokens", "20"]
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    table = [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]
+    rows = {name.strip(): [cell.strip() for cell in cells] for name, *cells in table}
+    assert rows[""] == ["closed loop", "spread evenly"]
+    closed, spread = rows["added time to first token; spread: under 1 ms"]
+    value, unit, verdict = spread.split()
+    assert (unit, verdict) == ("ms", "ok" if float(value) < 1 else "ABOVE")
+    assert closed.endswith(" ms")
+    assert rows["lost or counted twice"] == ["nothing", "nothing"]
