@@ -21,6 +21,17 @@ def no_gpu(host: Host, job: Job) -> Seen:
     return unavailable("no GPU is visible here")
 
 
+def spans(indices: Sequence[int]) -> str:
+    """Return ``0–2, 4, 6–7`` for ascending indices. Pure."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(f"{r[0]}–{r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
+
+
 @dataclass(frozen=True)
 class Cards:
     """The GPUs that a server of the job would take, at least one, and who answers for them."""
@@ -35,10 +46,14 @@ class Cards:
         return [maybe(self.nvml, function, gpu, *args) for gpu in self.gpus]
 
     def each(self, words: Sequence[str]) -> str:
-        """Return one word for all if they agree, else one for each GPU."""
+        """Return one word for all if they agree, else one for each GPU or group of them, the odd ones first."""
         if len(set(words)) == 1:
             return words[0] if len(words) == 1 else f"{words[0]} on each of {len(words)}"
-        return "; ".join(f"GPU {g.index}: {w}" for g, w in zip(self.gpus, words, strict=True))
+        groups: dict[str, list[int]] = {}
+        for gpu, word in zip(self.gpus, words, strict=True):
+            groups.setdefault(word, []).append(gpu.index)
+        odd_first = sorted(groups.items(), key=lambda g: (len(g[1]), g[1]))
+        return "; ".join(f"GPU {spans(indices)}: {word}" for word, indices in odd_first)
 
 
 def on_cards(look: Callable[[Cards], Seen]) -> Callable[[Host, Job], Seen]:

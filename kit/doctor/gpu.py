@@ -111,13 +111,12 @@ def _memory(cards: Cards) -> Seen:
     least_total = min(i["total"] for i in infos)
     least_free = min(i["free"] for i in infos)
     need = gpu_memory_needed(cards.job, cards.host.environ)
-    if need is None:
-        return ok(text)
-    text += f"; weights take about {need // MIB} MiB a GPU"
-    if need > least_total:
-        return blocker(text, "Use more GPUs (tensor_parallel) or smaller models.")
-    if need > least_free:
-        return blocker(text, "Free the memory: gpu.processes names who holds it.")
+    if need is not None:
+        text += f"; weights take about {need // MIB} MiB a GPU"
+        if need > least_total:
+            return blocker(text, "Use more GPUs (tensor_parallel) or smaller models.")
+        if need > least_free:
+            return blocker(text, "Free the memory: gpu.processes names who holds it.")
     if least_free < 0.9 * least_total:
         return warning(
             text, "Free the memory: SGLang sizes its cache by what is free, so less fits at high C."

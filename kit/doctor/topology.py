@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
 
-from kit.doctor.cards import Cards, on_cards
+from kit.doctor.cards import Cards, on_cards, spans
 from kit.doctor.model import Check, Seen, ok, unavailable, warning
 from kit.doctor.probes import Host, Job, used_gpus
 from kit.nvml import (
@@ -24,6 +25,7 @@ P2P_LINK = "https://github.com/NVIDIA/nccl/issues/1999"
 @on_cards
 def _pcie(cards: Cards) -> Seen:
     words, narrow, asleep, slow = [], False, False, False
+    most: set[tuple[int, int]] = set()
     for gpu in cards.gpus:
         now = maybe(cards.nvml, "DeviceGetCurrPcieLinkGeneration", gpu)
         top = maybe(cards.nvml, "DeviceGetMaxPcieLinkGeneration", gpu)
@@ -34,6 +36,7 @@ def _pcie(cards: Cards) -> Seen:
             continue
         words.append(f"Gen{now} x{width} of Gen{top} x{widest}")
         narrow = narrow or width < widest
+        most.add((top, widest))
         if now < top:
             # An idle GPU lowers its link to save power and raises it at the first transfer.
             idle = bool((current_event_reasons(cards.nvml, gpu) or 0) & IDLE)
@@ -46,6 +49,11 @@ def _pcie(cards: Cards) -> Seen:
             text,
             "Look at slot, riser and BIOS (bifurcation, link speed): the card can do more than the link gives.",
         )
+    if len(most) > 1:
+        return warning(
+            text,
+            "Put the odd card into a slot like the others': it holds up tensor parallelism.",
+        )
     return ok(text + (" (lowered while idle)" if asleep else ""))
 
 
@@ -54,10 +62,21 @@ def _links(cards: Cards) -> Seen:
     gpus = cards.gpus
     if len(gpus) < 2:
         return ok("one GPU, no link to another")
-    kinds = Counter(link_kind(cards.nvml, a, b) for a, b in itertools.combinations(gpus, 2))
-    text = ", ".join(f"{n} pairs {kind}" for kind, n in kinds.most_common())
+    links = {(a, b): link_kind(cards.nvml, a, b) for a, b in itertools.combinations(gpus, 2)}
+    kinds = Counter(links.values())
+    text = ", ".join(
+        f"{n} {'pair' if n == 1 else 'pairs'} {kind}" for kind, n in kinds.most_common()
+    )
     if set(kinds) == {"?"}:
         return unavailable("the driver does not tell how the GPUs are linked")
+    if "NVLINK" in kinds and len(kinds) > 1:
+        without = [g.index for g in gpus if "NVLINK" not in {k for p, k in links.items() if g in p}]
+        where = f"; no NVLink at GPU {spans(without)}" if without else ""
+        return warning(
+            text + where,
+            "Not all pairs have NVLink: look at bridges and, with NVSwitch, at nvidia-fabricmanager and "
+            "`nvidia-smi nvlink -s`.",
+        )
     if "SYS" in kinds:
         return warning(
             text,
@@ -72,6 +91,8 @@ def _p2p(cards: Cards) -> Seen:
     if len(gpus) < 2:
         return ok("one GPU, no peer")
     bad: Counter[str] = Counter()
+    # By GPU, the directions that are closed: a card that all of its peers miss is named.
+    closed: Counter[int] = Counter()
     told = 0
     for a, b in itertools.permutations(gpus, 2):
         for kind, word in ((P2P_READ, "read"), (P2P_WRITE, "write")):
@@ -79,17 +100,28 @@ def _p2p(cards: Cards) -> Seen:
             told += status is not None
             if status:
                 bad[f"{word}: {P2P_STATUS.get(status, f'status {status}')}"] += 1
+                closed.update((a.index, b.index))
     pairs = len(gpus) * (len(gpus) - 1)
     if not told:
         return unavailable("the driver does not tell about peer access")
     if bad:
         text = ", ".join(f"{what} in {n} of {pairs} directions" for what, n in bad.most_common())
+        alone = [i for i, n in closed.items() if n == 4 * (len(gpus) - 1)]
+        if alone and len(alone) < len(gpus):
+            text += f"; all of them with GPU {spans(sorted(alone))}"
         return warning(
-            text,
+            text + _driver_options(cards.host),
             "Without peer access all-reduce goes through host memory; look at IOMMU, ACS and the driver's "
             "ForceP2P option.",
         )
     return ok(f"readable and writable in all {pairs} directions")
+
+
+def _driver_options(host: Host) -> str:
+    """Return the driver's registry options, which ForceP2P is one of, where the driver tells them."""
+    params = host.text("/proc/driver/nvidia/params") or ""
+    found = re.search(r'^RegistryDwords:\s*"(.+)"$', params, re.M)
+    return f"; driver options {found.group(1)}" if found else ""
 
 
 def _iommu(host: Host, job: Job) -> Seen:
