@@ -1,12 +1,16 @@
-"""Each factor perturbed alone in real runs on the CPU engine; the verdict must name the one that was."""
+"""Each factor perturbed alone in real runs on the CPU engine; the verdict must name the one that was.
+
+Steps are paced (slow/sitecustomize.py), golden's too: what else runs on the machine then does not show in them, and a
+factor moves only where a test moves it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import socket
-import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,9 @@ from kit.scenarios import ModelPaths, Rig, ServerCommand, load_rig
 from kit.verdict.model import Cause, Verdict
 
 SCENARIO, LEVEL = "spec-v2", 8
+HERE = Path(__file__).parent
+# Well above what a step of this batch computes for, on a machine with other work too.
+PACE_S = 0.1
 
 
 class Silent(Observer):
@@ -61,7 +68,7 @@ class Changed(ProcessBackend):
 def short_rig() -> Rig:
     rig = load_rig("cpu")
     load = rig.load.model_copy(
-        update={"levels": [LEVEL], "output_tokens": 64, "min_requests": 16, "requests_per_slot": 2}
+        update={"levels": [LEVEL], "output_tokens": 32, "min_requests": 16, "requests_per_slot": 2}
     )
     repetition = rig.repetition.model_copy(update={"max_warm_passes": 1})
     return rig.model_copy(update={"load": load, "repetition": repetition})
@@ -71,9 +78,10 @@ Measure = Callable[..., RunData]
 
 
 @pytest.fixture(scope="module")
-def measured(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
+def measured(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measure]:
     """Return a function that measures the scenario on the CPU rig, with something changed."""
     out = tmp_path_factory.mktemp("causes")
+    pace = {"KIT_TEST_PACE_S": str(PACE_S)}
 
     def run(
         launches: int,
@@ -89,7 +97,7 @@ def measured(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         folder = pipeline.run(
             short_rig(),
             wanted,
-            Changed(port, list(argv), env),
+            Changed(port, list(argv), {**pace, **env}),
             observer or Silent(),
             command=["test"],
             models=ModelPaths(
@@ -100,7 +108,9 @@ def measured(pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Measure:
         )
         return read_run(folder)
 
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE / "slow"))
+        yield run
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +150,8 @@ def test_a_draft_with_another_hit_rate(measured: Measure, golden: Golden, tmp_pa
     assert (cause.main, cause.origin) == ("accept length", "draft"), cause.text
 
 
-def test_slower_steps(measured: Measure, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "slow"))
-    result = verdict.judge(measured(1, KIT_TEST_SLOW_S="0.06"), golden)
+def test_slower_steps(measured: Measure, golden: Golden) -> None:
+    result = verdict.judge(measured(1, KIT_TEST_SLOW_S=str(3 * PACE_S)), golden)
     assert set(invalid(result)) <= {"client-bound"}, (
         "a busy machine may hold the client up, no more"
     )
@@ -162,35 +171,36 @@ def test_capped_running_requests(measured: Measure, golden: Golden) -> None:
 
 
 class BusyClient(Silent):
-    """While a level is measured, another thread of the client holds the interpreter for up to HOLD_S."""
+    """While a level is measured, another thread of the client holds the interpreter for HOLD_S at a time.
 
-    HOLD_S = 0.6
+    It sleeps meanwhile (PyDLL calls keep the interpreter): the server loses nothing but its client.
+    """
+
+    HOLD_S = 1.5
 
     def __init__(self) -> None:
         self._hog: threading.Thread | None = None
         self._stop = threading.Event()
-        self._before = sys.getswitchinterval()
 
     def starting(self, step: Any, left_s: float) -> None:
         if step.kind != "start" and self._hog is None:
             self._stop.clear()
-            self._hog = threading.Thread(target=self._spin)
-            sys.setswitchinterval(self.HOLD_S)
+            self._hog = threading.Thread(target=self._hold)
             self._hog.start()
 
     def passed(self, record: Any) -> None:
         self.stop()
 
-    def _spin(self) -> None:
+    def _hold(self) -> None:
+        sleep = ctypes.PyDLL(None).usleep
         while not self._stop.is_set():
-            sum(range(20_000))
+            sleep(int(self.HOLD_S * 1e6))
 
     def stop(self) -> None:
         self._stop.set()
         if self._hog is not None:
             self._hog.join()
             self._hog = None
-        sys.setswitchinterval(self._before)
 
 
 def test_a_slow_client(measured: Measure, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
