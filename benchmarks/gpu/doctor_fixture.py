@@ -4,7 +4,8 @@
 
 Writes OUT/fixture.json (``nvml``: every question that was asked and its answer, ``doctor``: the results,
 ``fingerprint``), OUT/doctor.txt (what `kit doctor` prints) and OUT/telemetry.jsonl (20 s, idle and then under matrix
-products). A part that fails is noted and the others go on.
+products). A part that fails is noted and the others go on. Without a GPU it writes nothing and ends with exit code 2.
+Of packages it needs nvidia-ml-py, torch, sglang, click, httptools and docker, with what these bring.
 """
 
 from __future__ import annotations
@@ -41,14 +42,27 @@ while time.time() < end:
 IDLE_S = 6.0
 
 
+def why_no_gpu() -> str:
+    """Return why no GPU can be recorded; empty where there is one."""
+    try:
+        with nvml.opened() as library:
+            return "" if nvml.gpu_count(library) else "NVML sees no GPU"
+    except nvml.NvmlError as error:
+        return str(error)
+
+
 def main() -> int:
-    """Write the fixture; exit code 1 if a part of it failed."""
+    """Write the fixture; exit code 1 if a part of it failed, 2 without a GPU."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--rig", default="h200")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    reason = why_no_gpu()
+    if reason:
+        print(f"No GPU can be recorded here ({reason}): run this on a GPU host.", file=sys.stderr)
+        return 2
     args.out.mkdir(parents=True, exist_ok=True)
     recorders: list[nvml.RecordingNvml] = []
     real = nvml.opened
@@ -86,7 +100,7 @@ def main() -> int:
     def telemetry() -> None:
         with sampling(args.out, gpus=1, backend="process"):
             time.sleep(IDLE_S)
-            subprocess.run([sys.executable, "-c", LOAD], timeout=60, check=False)
+            subprocess.run([sys.executable, "-c", LOAD], timeout=60, check=True)
             time.sleep(2)
 
     part("doctor", doctor)
