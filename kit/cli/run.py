@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import sys
@@ -18,6 +19,7 @@ from kit import reproduce as pipeline
 from kit import verdict as judging
 from kit.backends.auto import backend_for
 from kit.budget import plan_for
+from kit.cli.follow import shown
 from kit.cli.options import (
     Levels,
     backend_option,
@@ -342,8 +344,11 @@ def _interrupted(observer: ConsoleObserver) -> int:
     default=None,
     help="Where the server's log goes. Default: runs/serve-SCENARIO.log",
 )
-def serve(scenario: str, rig: str | None, backend: str, port: int, log: Path | None) -> None:
-    """Serve one scenario until Ctrl-C.
+@click.option("--quiet", is_flag=True, help="Do not show the server's log.")
+def serve(
+    scenario: str, rig: str | None, backend: str, port: int, log: Path | None, quiet: bool
+) -> None:
+    """Serve one scenario until Ctrl-C, and show the server's log as it comes.
 
     Example: kit serve spec-v2 --rig cpu
     """
@@ -360,7 +365,9 @@ def serve(scenario: str, rig: str | None, backend: str, port: int, log: Path | N
         err=True,
     )
     patience = chosen.server.startup_timeout_s
-    with server_of.serve(command, log, patience, lambda _: None) as server:
+    # The log goes to standard output, what the kit itself says to standard error.
+    following = contextlib.nullcontext() if quiet else shown(log, click.echo)
+    with following, server_of.serve(command, log, patience, lambda _: None) as server:
         click.echo(f"{scenario} decodes at {server.base_url}; Ctrl-C ends it", err=True)
         try:
             while server.alive():

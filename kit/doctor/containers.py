@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from kit.backends import engine
+from kit.compose.render import image_name
 from kit.doctor.model import Check, Seen, blocker, ok, unavailable, warning
 from kit.doctor.probes import Host, Job
 from kit.errors import UserError
 from kit.units import GIB
 
 # What the images take unpacked, and once more while they are built.
-IMAGE_BYTES = {"cuda": 40 * GIB, "cpu": 6 * GIB}
+IMAGE_BYTES = {"cuda13": 40 * GIB, "cpu": 6 * GIB}
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 
 
@@ -97,12 +98,10 @@ def _disk(host: Host, job: Job) -> Seen:
     try:
         with _client(host) as client:
             root = str(client.info().get("DockerRootDir") or "/var/lib/docker")
-            flavour = "cpu" if job.rig is not None and not job.needs_gpu else "cuda"
-            there = any(
-                f"kit:{flavour}" in tag or f"kit-{flavour}" in tag
-                for image in client.images.list()
-                for tag in image.tags
-            )
+            flavour = "cpu" if job.rig is not None and not job.needs_gpu else "cuda13"
+            # As the compose backend chooses it.
+            name = host.environ.get("KIT_IMAGE") or image_name(flavour)
+            there = any(name in image.tags for image in client.images.list())
     except UserError as error:
         return _untold(error)
     except engine.UNREACHABLE as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -100,7 +101,7 @@ def _disk(host: Host, job: Job) -> Seen:
     if job.needs_gpu and not job.elsewhere:
         home = host.environ.get("KIT_CACHE") or host.environ.get("HOME") or "/tmp"
         wanted.append(("caches of compiled kernels", Path(home), 2 * GIB))
-    short, words = [], []
+    short, words, closed = [], [], []
     need: dict[int, int] = {}
     for what, path, size in wanted:
         place = _existing(path)
@@ -111,9 +112,16 @@ def _disk(host: Host, job: Job) -> Seen:
             return unavailable(f"{place} cannot be looked at: {error.strerror or error}")
         need[device] = need.get(device, 0) + size
         words.append(f"{_gib(free)} free for {what}")
+        if size and not os.access(place, os.W_OK | os.X_OK):
+            closed.append(f"{what} cannot be written to {path}")
         if free < need[device]:
             short.append(f"{what} need {_gib(size)} at {path}, {_gib(free)} are free")
     text = "; ".join(words)
+    if closed:
+        return blocker(
+            "; ".join(closed),
+            "Name a folder that this user may write to: --out, KIT_RUNS, KIT_PAIRS, KIT_CACHE.",
+        )
     if short:
         return blocker(
             "; ".join(short),

@@ -37,7 +37,7 @@ RUN: list[tuple[str, ...]] = [
 PARSED: dict[tuple[str, ...], str] = {
     ("reproduce",): "minutes; tests/engine and tests/test_reproduce_stub.py run it",
     ("bench",): "minutes; the same tests run it",
-    ("serve",): "serves until Ctrl-C; tests/engine starts the same servers",
+    ("serve",): "serves until Ctrl-C; tests/faults/test_serve.py",
     ("pair",): "half a minute each; tests/planted makes and checks pairs",
     ("image",): "builds an image; tests/docker",
     ("compose",): "writes into the checkout; tests/test_compose_render.py",

@@ -8,11 +8,13 @@ import os
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from kit.backends import leftovers
+from kit.compose.render import image_name
 from kit.doctor.kernels import judge_kernel, judge_nccl
 from kit.doctor.models import misfits
 from kit.doctor.probes import Host, Job, Outcome, run_command
@@ -277,3 +279,45 @@ def test_a_recorded_h200_is_understood(check: str) -> None:
     machine = Host(nvml=RecordedNvml.load(RECORDED), environ={})
     status, seen = look(check, machine, Job(load_rig("h200")))
     assert status in ("ok", "warning"), seen
+
+
+@pytest.mark.parametrize(
+    ("tags", "environ", "status"),
+    [
+        ([image_name("cpu")], {}, "ok"),
+        ([image_name("cuda13"), "kit-cpu:old"], {}, "blocker"),
+        (["mine:1"], {"KIT_IMAGE": "mine:1"}, "ok"),
+        ([image_name("cpu")], {"KIT_IMAGE": "mine:1"}, "blocker"),
+    ],
+)
+def test_the_disk_is_too_small_only_where_the_image_is_not_there_yet(
+    tags: list[str], environ: dict[str, str], status: str
+) -> None:
+    engine = SimpleNamespace(
+        info=dict,
+        images=SimpleNamespace(list=lambda: [SimpleNamespace(tags=tags)]),
+        close=lambda: None,
+    )
+    little = Host(environ=environ, docker=lambda: engine, usage=lambda _: (9, 8, 1))
+    seen = QUICK["docker.disk"].run(little, Job(load_rig("cpu"), "compose"))
+    assert seen.status == status, seen.seen
+
+
+@pytest.mark.parametrize("closed", ["runs", "pairs"])
+def test_a_folder_that_cannot_be_written_to_is_a_blocker(
+    closed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked of the kernel and not read off the mode, since a root file system may be read-only for root too."""
+    real = os.access
+    monkeypatch.setenv("KIT_PAIRS", str(tmp_path / "pairs"))
+    for name in ("runs", "pairs"):
+        (tmp_path / name).mkdir()
+    shut = tmp_path / closed
+    monkeypatch.setattr("os.access", lambda path, *a, **k: path != shut and real(path, *a, **k))
+    job = Job(load_rig("cpu"), "process", runs=tmp_path / "runs" / "later")
+    seen = QUICK["host.disk"].run(Host(usage=lambda _: (1 << 50, 0, 1 << 50)), job)
+    assert seen.status == "blocker", seen.seen
+    assert f"cannot be written to {shut}" in seen.seen
+    monkeypatch.setattr("os.access", real)
+    seen = QUICK["host.disk"].run(Host(usage=lambda _: (1 << 50, 0, 1 << 50)), job)
+    assert seen.status == "ok", seen.seen
