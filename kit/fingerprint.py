@@ -169,11 +169,7 @@ def _topology(library: nvml.Nvml, gpus: list[nvml.Gpu]) -> list[str]:
 
 
 def _p2p(library: nvml.Nvml, gpus: list[nvml.Gpu]) -> bool | None:
-    told = [
-        maybe(library, "DeviceGetP2PStatus", a, b, kind)
-        for a, b in itertools.permutations(gpus, 2)
-        for kind in (nvml.P2P_READ, nvml.P2P_WRITE)
-    ]
+    told = [status for *_, status in nvml.peer_access(library, gpus)]
     if not told or None in told:
         return None
     return not any(told)

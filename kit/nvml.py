@@ -8,7 +8,8 @@ https://docs.nvidia.com/deploy/nvml-api/.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -202,6 +203,21 @@ def link_kind(nvml: Nvml, a: Gpu, b: Gpu) -> str:
         return "NVLINK"
     level = maybe(nvml, "DeviceGetTopologyCommonAncestor", a, b)
     return TOPOLOGY.get(level, "?") if level is not None else "?"
+
+
+def peer_access(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[tuple[Gpu, Gpu, int, int | None]]:
+    """Yield (from, to, kind, status) of each direction between GPUs, reading and writing.
+
+    Args:
+        nvml: Whom to ask.
+        gpus: The GPUs; fewer than two give nothing.
+
+    ``kind`` is P2P_READ or P2P_WRITE, ``status`` 0 where access is open, a key of P2P_STATUS where it is closed, None
+    where the driver does not tell.
+    """
+    for a, b in itertools.permutations(gpus, 2):
+        for kind in (P2P_READ, P2P_WRITE):
+            yield a, b, kind, maybe(nvml, "DeviceGetP2PStatus", a, b, kind)
 
 
 def event_reasons(mask: int) -> list[str]:

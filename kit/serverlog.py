@@ -24,6 +24,8 @@ _PREFILL = re.compile(r"Prefill batch.*?#running-req: (?P<running>\d+),")
 _INTERVAL = "--decode-log-interval"
 # Of one pass, read no more than this.
 READ_LIMIT = 8 << 20
+# Of a log that is followed, at once.
+BLOCK = 1 << 20
 
 
 def size(log: Path | None) -> int:
@@ -34,16 +36,37 @@ def size(log: Path | None) -> int:
         return 0
 
 
-def since(log: Path | None, offset: int) -> str:
-    """Return what a log grew by since it was ``offset`` bytes long, at most 8 MiB."""
-    if log is None:
-        return ""
+def _from(log: Path, offset: int, limit: int) -> bytes:
     try:
         with log.open("rb") as file:
             file.seek(offset)
-            return file.read(READ_LIMIT).decode("utf-8", "replace")
+            return file.read(limit)
     except OSError:
-        return ""
+        return b""
+
+
+def since(log: Path | None, offset: int) -> str:
+    """Return what a log grew by since it was ``offset`` bytes long, at most 8 MiB."""
+    return _from(log, offset, READ_LIMIT).decode("utf-8", "replace") if log else ""
+
+
+class Growth:
+    """Reads what a log grew by since the call before.
+
+    Args:
+        log: The file; it need not exist yet.
+        offset: How many bytes of it are passed over.
+    """
+
+    def __init__(self, log: Path, offset: int = 0) -> None:
+        self._log = log
+        self._offset = offset
+
+    def read(self) -> bytes:
+        """Return the next bytes, at most 1 MiB; none at the end or if the file cannot be read."""
+        block = _from(self._log, self._offset, BLOCK)
+        self._offset += len(block)
+        return block
 
 
 def every_step(argv: Sequence[str]) -> bool:

@@ -24,6 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # Looking at the machine takes two seconds a run; tests/doctor turns it on where it is what is tested.
 os.environ.setdefault("KIT_NO_DOCTOR", "1")
 
+# A shell starts background jobs with SIGINT ignored, and children inherit that: they would not hear a test's Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
@@ -36,11 +40,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DOCKER_HOST", "unix:///nonexistent/docker.sock")
         return (yield)
-
-
-def heed_interrupts() -> None:
-    """For ``preexec_fn``: a shell starts background jobs with SIGINT ignored, and children inherit that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import pytest
 from kit.backends.process import MARK, ProcessBackend, check_port_free, tail
 from kit.errors import EngineError, UserError
 from kit.scenarios import ServerCommand
-from tests.conftest import heed_interrupts
 
 Make = Callable[..., ServerCommand]
 
@@ -177,9 +176,7 @@ def test_interrupt_while_waiting_leaves_nothing(free_port: int, tmp_path: Path) 
         "except KeyboardInterrupt:\n"
         "    sys.exit(130)\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, preexec_fn=heed_interrupts
-    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
     before = {p.pid for p in psutil.Process(child.pid).children(recursive=True)}

@@ -24,7 +24,6 @@ from kit.cli import cli
 from kit.errors import KitError
 from kit.runfolder import latest_run, read_run
 from kit.scenarios import load_rig
-from tests.conftest import heed_interrupts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -249,7 +248,6 @@ def test_ctrl_c_keeps_samples_and_leaves_nothing(stub: Any, moment: str) -> None
         stderr=subprocess.PIPE,
         text=True,
         env=env,
-        preexec_fn=heed_interrupts,
     )
     assert child.stdout is not None
     for line in child.stdout:

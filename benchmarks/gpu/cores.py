@@ -40,10 +40,8 @@ def neighbour(cpu: int, on: Event, off: Event) -> None:
         spin(0.002)
 
 
-def share_left(cpu: int, other: int) -> float:
-    """Return the share of its own pace that ``cpu`` keeps while ``other`` is busy."""
-    os.sched_setaffinity(0, {cpu})
-    alone = max(spin(WINDOW_S) for _ in range(TRIES))
+def pace_beside(other: int) -> float:
+    """Return this thread's pace while ``other`` is busy."""
     on, off = multiprocessing.Event(), multiprocessing.Event()
     process = multiprocessing.Process(target=neighbour, args=(other, on, off))
     process.start()
@@ -51,7 +49,7 @@ def share_left(cpu: int, other: int) -> float:
     beside = median(spin(WINDOW_S) for _ in range(TRIES))
     off.set()
     process.join()
-    return beside / alone
+    return beside
 
 
 def main() -> int:
@@ -62,7 +60,9 @@ def main() -> int:
         cpu = left.pop(0)
         kept.append(cpu)
         # A sibling is most often the next one or the one half of all away: the worst of all is taken, and only one.
-        shares = {other: share_left(cpu, other) for other in left}
+        os.sched_setaffinity(0, {cpu})
+        alone = max(spin(WINDOW_S) for _ in range(TRIES))
+        shares = {other: pace_beside(other) / alone for other in left}
         if shares:
             other = min(shares, key=lambda o: shares[o])
             print(f"{cpu}: {other} leaves it {shares[other]:.0%}", file=sys.stderr)

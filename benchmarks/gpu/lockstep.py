@@ -7,7 +7,7 @@ from pass to pass (A B, B A), so that neither is always first.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kit.records import FailureRecord, LaunchRecord, LevelRecord
@@ -61,6 +61,23 @@ class Turns:
             self._left.discard(run)
             self._waiting.pop(run, None)
             self._changed.notify_all()
+
+
+def in_turns(parts: Sequence[Callable[[Turns, int], None]]) -> None:
+    """Run each part in a thread of its own until all are done; a part gets the turns and its number in them."""
+    turns = Turns(len(parts))
+
+    def go(run: int) -> None:
+        try:
+            parts[run](turns, run)
+        finally:
+            turns.leave(run)
+
+    threads = [threading.Thread(target=go, args=(i,)) for i in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 class TurnObserver:

@@ -18,7 +18,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from lockstep import TurnObserver, Turns
+from lockstep import TurnObserver, Turns, in_turns
 from pool import PORT_STEP, Pool, PoolBackend, shared_gpu, start_scenarios, with_port
 from userland import userland
 
@@ -136,25 +135,17 @@ def side_by_side(
     names = [n for n in args.aim.split(",") if n in names] if args.aim else []
     if not names or time.monotonic() > ends_at:
         return
-    turns = Turns(len(names))
     ends_at = min(ends_at, time.monotonic() + args.aim_seconds)
 
-    def go(run: int) -> None:
+    def part(turns: Turns, run: int) -> None:
         name = names[run]
-        try:
-            # All at the same position: whichever pass comes next is the same one for each.
-            observer = TurnObserver(f"turns {name}", [name], turns, run)
-            out = args.out / f"runs-turns-{name}"
-            levels = args.aim_levels
-            one_run(rig, backend, observer, [name], levels, args.aim_sweeps, models, out, ends_at)
-        finally:
-            turns.leave(run)
+        # All at the same position: whichever pass comes next is the same one for each.
+        observer = TurnObserver(f"turns {name}", [name], turns, run)
+        out = args.out / f"runs-turns-{name}"
+        levels = args.aim_levels
+        one_run(rig, backend, observer, [name], levels, args.aim_sweeps, models, out, ends_at)
 
-    threads = [threading.Thread(target=go, args=(i,)) for i in range(len(names))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_turns([part] * len(names))
 
 
 def containers(args: argparse.Namespace, rig: Rig, models: ModelPaths, ends_at: float) -> int:
@@ -190,25 +181,17 @@ def containers(args: argparse.Namespace, rig: Rig, models: ModelPaths, ends_at: 
             ("process", process, good, levels),
             ("compose", PoolBackend(pool, "box-", "compose"), boxed, inner),
         ]
-        turns = Turns(len(sides))
 
-        def go(run: int) -> None:
+        def part(turns: Turns, run: int) -> None:
             label, backend, wanted, at = sides[run]
-            try:
-                if wanted:
-                    observer = TurnObserver(label, names, turns, run)
-                    out = args.out / f"runs-{label}"
-                    folders_of[label] = one_run(
-                        rig, backend, observer, wanted, at, args.sweeps, models, out, ends_at
-                    )
-            finally:
-                turns.leave(run)
+            if wanted:
+                observer = TurnObserver(label, names, turns, run)
+                out = args.out / f"runs-{label}"
+                folders_of[label] = one_run(
+                    rig, backend, observer, wanted, at, args.sweeps, models, out, ends_at
+                )
 
-        threads = [threading.Thread(target=go, args=(i,)) for i in range(len(sides))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_turns([part] * len(sides))
     finally:
         pool.stop()
     if len(folders_of) == 2:

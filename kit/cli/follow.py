@@ -8,32 +8,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kit.secrets import scrub_bytes
-from kit.serverlog import size
+from kit.serverlog import BLOCK, Growth, size
 
 PERIOD_S = 0.2
-BLOCK = 1 << 20
 
 
 class _Reader:
     """Passes on the lines that a log grew by; secrets of the environment are masked, which takes whole lines."""
 
     def __init__(self, log: Path, show: Callable[[str], None]) -> None:
-        self._log = log
+        self._growth = Growth(log, size(log))
         self._show = show
-        self._offset = size(log)
         self._rest = b""
 
     def read(self) -> None:
-        with contextlib.suppress(OSError), self._log.open("rb") as file:
-            file.seek(self._offset)
-            while block := file.read(BLOCK):
-                self._offset += len(block)
-                *lines, self._rest = (self._rest + block).split(b"\n")
-                for line in lines:
-                    self._say(line)
-                if len(self._rest) > BLOCK:
-                    # A line without an end must not grow for ever.
-                    self.flush()
+        while block := self._growth.read():
+            *lines, self._rest = (self._rest + block).split(b"\n")
+            for line in lines:
+                self._say(line)
+            if len(self._rest) > BLOCK:
+                # A line without an end must not grow for ever.
+                self.flush()
 
     def flush(self) -> None:
         if self._rest:

@@ -12,10 +12,10 @@ from kit.doctor.probes import Host, Job, used_gpus
 from kit.nvml import (
     P2P_READ,
     P2P_STATUS,
-    P2P_WRITE,
     current_event_reasons,
     link_kind,
     maybe,
+    peer_access,
 )
 
 IDLE = 0x1
@@ -94,13 +94,12 @@ def _p2p(cards: Cards) -> Seen:
     # By GPU, the directions that are closed: a card that all of its peers miss is named.
     closed: Counter[int] = Counter()
     told = 0
-    for a, b in itertools.permutations(gpus, 2):
-        for kind, word in ((P2P_READ, "read"), (P2P_WRITE, "write")):
-            status = maybe(cards.nvml, "DeviceGetP2PStatus", a, b, kind)
-            told += status is not None
-            if status:
-                bad[f"{word}: {P2P_STATUS.get(status, f'status {status}')}"] += 1
-                closed.update((a.index, b.index))
+    for a, b, kind, status in peer_access(cards.nvml, gpus):
+        told += status is not None
+        if status:
+            word = "read" if kind == P2P_READ else "write"
+            bad[f"{word}: {P2P_STATUS.get(status, f'status {status}')}"] += 1
+            closed.update((a.index, b.index))
     pairs = len(gpus) * (len(gpus) - 1)
     if not told:
         return unavailable("the driver does not tell about peer access")

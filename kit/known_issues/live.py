@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kit.known_issues import Hit, match
+from kit.serverlog import Growth
 
-READ_LIMIT = 1 << 20
+# Of a line that does not end.
+KEPT = 1 << 20
 
 
 class Matcher:
@@ -26,7 +28,7 @@ class Matcher:
         """Return the issues that the lines completed by ``chunk`` show for the first time."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         # A line without an end must not grow for ever; what was kept is more than is matched.
-        self._rest = self._rest[:READ_LIMIT]
+        self._rest = self._rest[:KEPT]
         text = (line.decode("utf-8", "replace") for line in lines)
         hits = match(text, installed=self._installed)
         new = [hit for hit in hits if hit.issue.id not in self._told]
@@ -38,17 +40,9 @@ class LogFollower:
     """Reads what a log file grew by since the call before."""
 
     def __init__(self, path: Path, installed: Mapping[str, str] | None = None) -> None:
-        self._path = path
-        self._offset = 0
+        self._growth = Growth(path)
         self._matcher = Matcher(installed)
 
     def new_hits(self) -> list[Hit]:
         """Return the issues that new lines show for the first time; none if the file cannot be read."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read(READ_LIMIT)
-        except OSError:
-            return []
-        self._offset += len(chunk)
-        return self._matcher.feed(chunk)
+        return self._matcher.feed(self._growth.read())

@@ -69,7 +69,7 @@ def render_markdown(run: RunData, verdict: Verdict) -> str:
             lines += ["\\* replicates of one experiment: at most 30 requests in flight", ""]
     if verdict.energy:
         lines += [*_table(ENERGY_COLUMNS, energy_rows(verdict)[:200]), ""]
-    if verdict.levels and (note := energy_note(verdict)):
+    if note := energy_note(verdict):
         lines += [escape(note), ""]
     if verdict.findings:
         lines += ["**Findings**", ""]

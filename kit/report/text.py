@@ -117,7 +117,9 @@ def energy_rows(verdict: Verdict) -> list[list[str]]:
 
 
 def energy_note(verdict: Verdict) -> str:
-    """Return what the joules are of, or why there are none; empty for a verdict from before they were told."""
+    """Return what the joules are of, or why there are none; empty without levels and for old verdicts."""
+    if not verdict.levels:
+        return ""
     if not verdict.energy:
         why = verdict.energy_unavailable
         return f"Joules per token are not available here: {why}." if why else ""
@@ -176,7 +178,7 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
     if verdict.energy:
         say("")
         _print_table(ENERGY_COLUMNS, energy_rows(verdict), console)
-    if verdict.levels and (note := energy_note(verdict)):
+    if note := energy_note(verdict):
         say(note)
     if verdict.claims:
         say("")

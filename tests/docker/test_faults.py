@@ -24,7 +24,6 @@ from kit.backends.compose import ComposeBackend
 from kit.errors import EngineError, UserError
 from kit.image import Built
 from kit.scenarios import ServerCommand, load_rig
-from tests.conftest import heed_interrupts
 from tests.docker.conftest import ROOT, STUB, everything
 
 Make = Callable[..., ServerCommand]
@@ -290,9 +289,7 @@ def test_interrupt_leaves_nothing(
     """Ctrl-C while it waits for a server that never decodes; then another one during the removal."""
     backend.prepare(cpu=True)
     script = _script(backend, tmp_path / "baseline.log", "time.sleep(600)", ("no-decode",))
-    with subprocess.Popen(
-        script, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-    ) as child:
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "up\n"
         child.send_signal(signal.SIGINT)

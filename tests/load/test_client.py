@@ -506,7 +506,6 @@ def test_ctrl_c_ends_at_once_with_what_was_measured(workers: int) -> None:
             stdout=subprocess.PIPE,
             text=True,
             # A shell's background job ignores the signal, and would hand that on.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         assert process.stdout is not None
         seen = [process.stdout.readline() for _ in range(3)]

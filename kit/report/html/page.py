@@ -174,7 +174,7 @@ def render(run: RunData, verdict: Verdict, golden: Golden | None, folder: Path) 
         "charts": charts,
         "energy_columns": ENERGY_COLUMNS,
         "energy": energy_rows(verdict),
-        "energy_note": energy_note(verdict) if verdict.levels else "",
+        "energy_note": energy_note(verdict),
         "telemetry": machine,
         "telemetry_missing": telemetry.MISSING,
         "unavailable": samples.unavailable if samples else {},
