@@ -144,3 +144,12 @@ def test_a_verdict_from_before_energy_is_still_read() -> None:
     old = judge(run_of(EVERY_SECOND, power_w=1.0), None).model_dump(mode="json")
     del old["energy"], old["energy_unavailable"]
     assert Verdict.model_validate(old).energy == []
+
+
+def test_a_verdict_without_levels_says_nothing_of_energy(tmp_path: Path) -> None:
+    run = run_of(EVERY_SECOND)
+    verdict = judge(run, None)
+    assert verdict.energy_unavailable
+    silent = verdict.model_copy(update={"levels": []})
+    for report in reports(run, silent, tmp_path):
+        assert "Joules per token are not available" not in report

@@ -93,3 +93,18 @@ def test_step_times_of_client_and_server_that_differ_are_a_note() -> None:
 
     assert of(0.010) == []
     assert of(0.0115) == ["step-times-differ"]
+
+
+def test_the_growth_of_a_log_is_read_once_and_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serverlog, "BLOCK", 3)
+    log = tmp_path / "log"
+    growth = serverlog.Growth(log)
+    assert growth.read() == b"", "the file need not exist yet"
+    log.write_bytes(b"abcde")
+    assert [growth.read() for _ in range(3)] == [b"abc", b"de", b""]
+    with log.open("ab") as file:
+        file.write(b"f")
+    assert growth.read() == b"f"
+    assert serverlog.Growth(log, offset=4).read() == b"ef"
